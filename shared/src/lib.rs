@@ -1,0 +1,21 @@
+//! What the three binaries of the Valkey operator have in common.
+//!
+//! Everything here is either plain data, a pure function over it, or a thin port to the outside. Input and output
+//! live in `valkey::client` (the only file that names the `redis` crate), `kube_io` (the Kubernetes API), `runtime`
+//! modules (`settings`, `telemetry`, `metrics`, `health`), and nowhere else.
+
+pub mod acl;
+pub mod api;
+pub mod backoff;
+pub mod conf;
+pub mod events;
+pub mod health;
+pub mod kube_io;
+pub mod metrics;
+pub mod names;
+pub mod resolve;
+pub mod secret;
+pub mod settings;
+pub mod slots;
+pub mod telemetry;
+pub mod valkey;

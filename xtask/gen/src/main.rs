@@ -1,0 +1,2 @@
+//! Placeholder while the crate is laid out.
+fn main() {}
