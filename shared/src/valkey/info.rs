@@ -201,10 +201,9 @@ fn keys(fields: &Fields<'_>) -> u64 {
 }
 
 fn tls(fields: &Fields<'_>) -> Result<Option<TlsInfo>, ParseError> {
-    let Some(serial) = fields.by_name.get("tls_server_cert_serial").filter(|serial| !serial.is_empty())
-    else {
-        return Ok(None);
-    };
+    // Without TLS 9.1 still prints the section, with the word none for each serial.
+    let serial = |field| fields.by_name.get(field).filter(|serial| !matches!(**serial, "" | "none"));
+    let Some(server) = serial("tls_server_cert_serial") else { return Ok(None) };
     Ok(Some(TlsInfo {
         server_cert_serial: (*server).to_owned(),
         server_cert_expires_in_seconds: fields.optional("tls_server_cert_expires_in_seconds")?,
