@@ -130,11 +130,11 @@ pub fn info(text: &str) -> Result<Info, ParseError> {
         loading: flag(&fields, "loading")?,
         used_memory: fields.number("used_memory")?,
         maxmemory: fields.number("maxmemory")?,
-        keys: keys(&fields),
+        keys: keys(&fields)?,
         role,
         replication_id: fields.text("master_replid")?.to_owned(),
         offset: Offset(fields.number("master_repl_offset")?),
-        replicas: replicas(&fields),
+        replicas: replicas(&fields)?,
         link: match role {
             Role::Primary => None,
             Role::Replica => Some(link(&fields)?),
@@ -160,44 +160,44 @@ fn link(fields: &Fields<'_>) -> Result<PrimaryLink, ParseError> {
     })
 }
 
-/// `slave0:ip=127.0.1.4,port=6379,state=online,offset=14,lag=1,type=replica`; other entries are skipped.
-fn replicas(fields: &Fields<'_>) -> Vec<ReplicaLink> {
+/// Fields named `prefix` and a number, with `read` applied to each value; one that cannot be read is an error, since a
+/// skipped one would make a node look emptier than it is.
+fn numbered<T>(
+    fields: &Fields<'_>,
+    prefix: &'static str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>, ParseError> {
     let is_entry = |name: &str| {
-        let digits = name.strip_prefix("slave");
+        let digits = name.strip_prefix(prefix);
         digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    fields.by_name.iter().filter(|(name, _)| is_entry(name)).filter_map(|(_, entry)| replica(entry)).collect()
+    let entries = fields.by_name.iter().filter(|(name, _)| is_entry(name)).map(|(_, value)| *value);
+    let bad = |value| ParseError::Value { reply: "INFO", field: prefix, value: cut(value, 80) };
+    entries.map(|value| read(value).ok_or_else(|| bad(value))).collect()
 }
 
-fn replica(entry: &str) -> Option<ReplicaLink> {
-    let mut link = ReplicaLink { host: String::new(), port: 0, online: false, offset: Offset(0), lag: -1 };
-    for (name, value) in entry.split(',').filter_map(|pair| pair.split_once('=')) {
-        match name {
-            "ip" => value.clone_into(&mut link.host),
-            "port" => link.port = value.parse().ok()?,
-            "state" => link.online = value == "online",
-            "offset" => link.offset = Offset(value.parse().ok()?),
-            "lag" => link.lag = value.parse().ok()?,
-            _ => {}
-        }
-    }
-    Some(link)
+/// `slave0:ip=127.0.1.4,port=6379,state=online,offset=14,lag=1,type=replica`.
+fn replicas(fields: &Fields<'_>) -> Result<Vec<ReplicaLink>, ParseError> {
+    numbered(fields, "slave", |entry| {
+        let value =
+            |name| entry.split(',').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
+        let value = |name| value(name).map(|(_, value)| value);
+        Some(ReplicaLink {
+            host: value("ip")?.to_owned(),
+            port: value("port")?.parse().ok()?,
+            online: value("state")? == "online",
+            offset: Offset(value("offset")?.parse().ok()?),
+            lag: value("lag")?.parse().ok()?,
+        })
+    })
 }
 
 /// Sum of `keys=` over `db0`, `db1`, …
-fn keys(fields: &Fields<'_>) -> u64 {
-    let is_db = |name: &str| {
-        let digits = name.strip_prefix("db");
-        digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    let count = |entry: &str| {
-        entry
-            .split(',')
-            .filter_map(|pair| pair.strip_prefix("keys="))
-            .find_map(|count| count.parse::<u64>().ok())
-    };
-    let per_db = fields.by_name.iter().filter(|(name, _)| is_db(name)).filter_map(|(_, entry)| count(entry));
-    per_db.fold(0, u64::saturating_add)
+fn keys(fields: &Fields<'_>) -> Result<u64, ParseError> {
+    let counts = numbered(fields, "db", |entry| {
+        entry.split(',').find_map(|pair| pair.strip_prefix("keys="))?.parse::<u64>().ok()
+    })?;
+    Ok(counts.into_iter().fold(0, u64::saturating_add))
 }
 
 fn tls(fields: &Fields<'_>) -> Result<Option<TlsInfo>, ParseError> {
