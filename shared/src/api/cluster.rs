@@ -72,8 +72,10 @@ pub struct ValkeyClusterSpec {
 
     /// Annotations for the pods, verbatim. Read when a pod is created; running pods keep theirs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64), inner(length(max = 16384)))]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 16384}))]
     #[x_kube(
+        validation = Rule::new("self.all(k, size(k) <= 317 && k.matches('^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))")
+            .message("a podAnnotations key must be an annotation key: an optional DNS prefix with a slash, then at most 63 letters, digits, dashes, dots or underscores"),
         validation = Rule::new("self.all(k, !k.startsWith('valkey.gomomento.com/'))")
             .message("the annotation prefix valkey.gomomento.com/ is reserved for the operator"),
         validation = Rule::new("self.all(k, !k.startsWith('container.apparmor.security.beta.kubernetes.io/') && !k.startsWith('seccomp.security.alpha.kubernetes.io/'))")

@@ -45,7 +45,7 @@ pub struct ValkeyConfigSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(
         extend("maxProperties" = 256),
-        inner(length(max = 4096), regex(pattern = r"^[^\x00-\x1F\x7F-\x9F]*$"))
+        extend("additionalProperties" = {"type": "string", "maxLength": 4096, "pattern": "^[^\\x00-\\x1F\\x7F-\\x9F]*$"})
     )]
     #[x_kube(
         validation = Rule::new("self.all(k, size(k) <= 128 && k.matches('^[a-z][a-z0-9-]*$'))")

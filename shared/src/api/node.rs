@@ -78,7 +78,7 @@ pub struct ValkeyNodeSpec {
     /// The Valkey settings that people wrote, resolved at creation. Those that the operator manages are added when
     /// valkey.conf is rendered.
     #[serde(default)]
-    #[schemars(extend("maxProperties" = 256), inner(length(max = 4096)))]
+    #[schemars(extend("maxProperties" = 256, "additionalProperties" = {"type": "string", "maxLength": 4096}))]
     pub valkey_settings: BTreeMap<String, String>,
 
     /// Scheduling index of the shard, also a label of the pod. Not Valkey's shard ID, which is in the status.

@@ -28,9 +28,11 @@ pub struct Placement {
     /// Labels that a Kubernetes node must have to run a pod of the cluster.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(
-        extend("maxProperties" = 64),
-        inner(length(max = 63), regex(pattern = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))
+        extend("maxProperties" = 32),
+        extend("additionalProperties" = {"type": "string", "maxLength": 63, "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"})
     )]
+    #[x_kube(validation = Rule::new("self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))")
+        .message("a nodeSelector key must be a label key: an optional DNS prefix with a slash, then at most 63 letters, digits, dashes, dots or underscores"))]
     pub node_selector: BTreeMap<String, String>,
 }
 

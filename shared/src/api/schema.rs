@@ -15,6 +15,7 @@ pub(super) const QUANTITY: &str = concat!(
 ///
 /// * An optional field may be absent but not `null`: the server then prunes a `null`, and `has()` in CEL rules has one
 ///   meaning only.
+/// * A line break within a paragraph of a doc comment is a space: `kubectl explain` wraps text itself.
 /// * Formats that Kubernetes does not know (`uint16` and the like) go, since servers from 1.34 warn about them.
 pub(super) fn strict(schema: &mut Schema) {
     let Some(object) = schema.as_object_mut() else { return };
@@ -40,6 +41,10 @@ pub(super) fn strict(schema: &mut Schema) {
             }
             (None, _) => {}
         }
+    }
+    if let Some(Value::String(text)) = object.get_mut("description") {
+        *text =
+            text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
     }
     if object.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
         object.remove("format");
