@@ -135,7 +135,9 @@ mod tests {
     fn the_longest_cluster_name_leaves_every_derived_name_a_dns_label() {
         let cluster = "c".repeat(MAX_CLUSTER_NAME);
         let node = node(&cluster, "fffff");
-        for name in [service(&cluster), auth_secret(&cluster), acl_config_map(&cluster), node_config_map(&node), node] {
+        for name in
+            [service(&cluster), auth_secret(&cluster), acl_config_map(&cluster), node_config_map(&node), node]
+        {
             assert!(name.len() <= 63, "{name} has {} characters", name.len());
         }
     }

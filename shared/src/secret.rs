@@ -83,7 +83,6 @@ mod tests {
     #[test]
     fn neither_debug_nor_display_shows_the_content() {
         #[derive(Debug)]
-        #[expect(dead_code, reason = "only printed")]
         struct Holder {
             password: Redacted<String>,
         }

@@ -3,7 +3,6 @@
 //! Owns the format, the level filter and the printing of error chains. Must not decide what is worth a line.
 
 use std::error::Error;
-use std::fmt::Write as _;
 
 use tracing_subscriber::EnvFilter;
 
@@ -61,8 +60,8 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     while let Some(error) = cause {
         let said = error.to_string();
         if !text.ends_with(&said) {
-            // Writing to a String cannot fail.
-            drop(write!(text, ": {said}"));
+            text.push_str(": ");
+            text.push_str(&said);
         }
         cause = error.source();
     }
