@@ -1,1 +1,10 @@
-//! Placeholder while the crate is laid out.
+//! The life of a Valkey cluster: bootstrap, repair, scaling, rolling, deletion.
+//!
+//! One tick: `observe` reads the world into a [`model::Observed`], [`plan::plan`] decides, [`plan::safety`] checks once
+//! more, `execute` does one thing, `status` and `upkeep` show and maintain. Only `controller` and the ports know
+//! Kubernetes and Valkey clients.
+
+pub mod action;
+pub mod model;
+pub mod plan;
+pub mod words;

@@ -1,0 +1,368 @@
+//! What a tick has seen and what is wanted: plain data, and questions that follow from it alone.
+//!
+//! Owns no client, clock or randomness: times are fields, fresh names are passed in. Partial by design: a node that
+//! did not answer is there with what is known of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use shared::api::{JoinType, Lifecycle, ValkeyNodeSpec};
+use shared::valkey::info::Role;
+use shared::valkey::report::NodeReport;
+use shared::valkey::types::{Epoch, NodeId, NodeLine};
+
+/// Milliseconds since the Unix epoch, by the operator's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub i64);
+
+impl Millis {
+    /// Whole seconds from `earlier` to here; 0 when the clock went backwards.
+    pub fn seconds_since(self, earlier: Self) -> i64 {
+        (self.0 - earlier.0).max(0) / 1000
+    }
+}
+
+/// The size of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape {
+    /// Number of shards, 1 to 16384.
+    pub shards: u16,
+    /// Replicas besides the primary, per shard.
+    pub replicas: u16,
+}
+
+impl Shape {
+    /// Members of a whole cluster of this size.
+    pub fn members(self) -> usize {
+        usize::from(self.shards) * self.per_shard()
+    }
+
+    /// Members of one whole shard.
+    pub fn per_shard(self) -> usize {
+        usize::from(self.replicas) + 1
+    }
+}
+
+/// What the tick saw.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// When it was seen.
+    pub now: Millis,
+    /// The `ValkeyCluster`, without its spec.
+    pub cluster: Cluster,
+    /// Service, auth Secret and ACL ConfigMap.
+    pub objects: Objects,
+    /// Every `ValkeyNode` of the cluster, by name.
+    pub members: BTreeMap<String, Member>,
+}
+
+/// The `ValkeyCluster` as an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Object UID.
+    pub uid: String,
+    /// Its deletion was asked for.
+    pub deleting: bool,
+    /// It carries our finalizer.
+    pub finalizer: bool,
+    /// Size recorded in `status.targetSpec`, while a transition lasts.
+    pub snapshot: Option<Shape>,
+}
+
+/// Whether a cluster-level object is there and ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// There, with our controller owner reference.
+    Ours,
+    /// Not there.
+    Missing,
+    /// There, and somebody else's: neither adopted nor overwritten. Holds what is wrong, for a person.
+    Foreign(String),
+}
+
+/// The cluster-level objects that a node needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objects {
+    /// The headless Service.
+    pub service: Ownership,
+    /// The Secret with the system users' passwords.
+    pub auth: Ownership,
+    /// The ConfigMap with users.acl.
+    pub acl: Ownership,
+}
+
+impl Objects {
+    /// The first object that is somebody else's, in the words for a person.
+    pub fn foreign(&self) -> Option<&str> {
+        [&self.service, &self.auth, &self.acl].into_iter().find_map(|object| match object {
+            Ownership::Foreign(words) => Some(words.as_str()),
+            Ownership::Ours | Ownership::Missing => None,
+        })
+    }
+
+    /// Whether all are there and ours.
+    pub fn ready(&self) -> bool {
+        [&self.service, &self.auth, &self.acl].into_iter().all(|object| *object == Ownership::Ours)
+    }
+}
+
+/// One `ValkeyNode`, its Pod, and what the server in it said.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Name of the `ValkeyNode` and of its Pod.
+    pub name: String,
+    /// UID of the `ValkeyNode`.
+    pub uid: String,
+    /// Its spec.
+    pub spec: ValkeyNodeSpec,
+    /// How it joins; `None` for a member of the first bootstrap.
+    pub join: Option<JoinType>,
+    /// Its deletion was asked for.
+    pub deleting: bool,
+    /// When it was created.
+    pub created: Millis,
+    /// Which attempt at starting this node is, from 0.
+    pub start_attempt: u32,
+    /// Set-once record: the Valkey node ID.
+    pub recorded_id: Option<NodeId>,
+    /// Set-once record: the Pod that was made for it.
+    pub recorded_pod: Option<PodRecord>,
+    /// The Pod as the Kubernetes API shows it.
+    pub pod: Option<Pod>,
+    /// The recorded Pod is gone, confirmed by a live read. Proves nothing about its process.
+    pub pod_vanished: bool,
+    /// What its server said in this tick.
+    pub answer: Answer,
+}
+
+/// The set-once record of a node's Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRecord {
+    /// UID of the Pod.
+    pub uid: String,
+    /// How its container ended, once seen.
+    pub ended: Option<Ending>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Exit code.
+    pub exit_code: i32,
+    /// Kubernetes' word: `Error`, `OOMKilled`, `Completed`, …
+    pub reason: String,
+    /// Last words of the process or of Kubernetes.
+    pub message: String,
+}
+
+/// A Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// UID.
+    pub uid: String,
+    /// IP, once it has one.
+    pub ip: Option<IpAddr>,
+    /// The Kubernetes node that it was bound to.
+    pub machine: Option<String>,
+    /// The zone of that Kubernetes node, where known.
+    pub zone: Option<String>,
+    /// Its deletion was asked for.
+    pub deleting: bool,
+    /// State of the container `valkey`.
+    pub container: Container,
+    /// The scheduler's words while it cannot place the pod.
+    pub unschedulable: Option<String>,
+    /// Readiness gate: published to clients.
+    pub joined: bool,
+    /// Value of the role label.
+    pub role_label: Option<String>,
+}
+
+/// State of the container `valkey`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// Not started; reason and message where Kubernetes gives them.
+    Waiting {
+        /// Kubernetes' word: `ContainerCreating`, `ErrImagePull`, …
+        reason: String,
+        /// Its message.
+        message: String,
+    },
+    /// Running, never restarted.
+    Running,
+    /// Ended.
+    Ended(Ending),
+}
+
+/// What a node said in this tick.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Everything that was asked.
+    Said(Box<NodeReport>),
+    /// Nothing: no Pod with an IP to ask.
+    NotAsked,
+    /// No answer within the limits, in these words. Says nothing about life or death.
+    Silent(String),
+    /// It answered and refused our password: not the same as silence.
+    AuthRejected,
+}
+
+impl Member {
+    /// What its server said.
+    pub fn report(&self) -> Option<&NodeReport> {
+        match &self.answer {
+            Answer::Said(report) => Some(report),
+            Answer::NotAsked | Answer::Silent(_) | Answer::AuthRejected => None,
+        }
+    }
+
+    /// Its Valkey node ID: recorded, or as it says itself.
+    pub fn id(&self) -> Option<NodeId> {
+        self.recorded_id.or_else(|| self.report().map(|report| report.id))
+    }
+
+    /// IP of its Pod.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.pod.as_ref().and_then(|pod| pod.ip)
+    }
+
+    /// How its process ended, when that is proved: by the record, or by the container of the recorded Pod.
+    pub fn ending(&self) -> Option<&Ending> {
+        if let Some(ending) = self.recorded_pod.as_ref().and_then(|record| record.ended.as_ref()) {
+            return Some(ending);
+        }
+        match &self.pod.as_ref()?.container {
+            // Kubernetes writes this reason for a container that it has lost sight of: no proof of an end.
+            Container::Ended(ending) if ending.reason != "ContainerStatusUnknown" => Some(ending),
+            Container::Ended(_) | Container::Waiting { .. } | Container::Running => None,
+        }
+    }
+
+    /// Its process is proved dead. Neither silence nor an absent Pod proves it.
+    pub fn verified_dead(&self) -> bool {
+        self.ending().is_some()
+    }
+
+    /// Its container runs and its Pod has an IP.
+    pub fn pod_running(&self) -> bool {
+        self.pod.as_ref().is_some_and(|pod| pod.container == Container::Running && pod.ip.is_some())
+    }
+
+    /// Scheduling index of its shard.
+    pub fn shard_index(&self) -> u16 {
+        u16::try_from(self.spec.shard_index).unwrap_or(u16::MAX)
+    }
+}
+
+impl Observed {
+    /// Whether any member has left `Joining`: the durable record that bootstrap is over.
+    pub fn formed(&self) -> bool {
+        self.members.values().any(|member| member.spec.lifecycle != Lifecycle::Joining)
+    }
+
+    /// Members whose deletion was not asked for.
+    pub fn staying(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(|member| !member.deleting)
+    }
+
+    /// What every answering member said, with its member.
+    pub fn reports(&self) -> impl Iterator<Item = (&Member, &NodeReport)> {
+        self.members.values().filter_map(|member| member.report().map(|report| (member, report)))
+    }
+
+    /// The member with this Valkey node ID.
+    pub fn member_by_id(&self, id: NodeId) -> Option<&Member> {
+        self.members.values().find(|member| member.id() == Some(id))
+    }
+
+    /// IDs of all members.
+    pub fn ids(&self) -> BTreeSet<NodeId> {
+        self.members.values().filter_map(Member::id).collect()
+    }
+
+    /// Every view's line of `id`.
+    pub fn lines_of(&self, id: NodeId) -> impl Iterator<Item = &NodeLine> {
+        self.reports().filter_map(move |(_, report)| report.line(id))
+    }
+
+    /// The highest configuration epoch in any view.
+    pub fn highest_epoch(&self) -> Epoch {
+        self.reports().flat_map(|(_, report)| &report.nodes).map(|line| line.epoch).max().unwrap_or_default()
+    }
+
+    /// Whether any answering member knows a peer, one in handshake included.
+    pub fn any_peer_known(&self) -> bool {
+        self.reports().any(|(_, report)| report.nodes.len() > 1)
+    }
+}
+
+/// A replica's state relative to the primary that it should follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Link up, nothing in progress, following exactly that primary.
+    Linked {
+        /// Bytes of the primary's stream that it lacks, as far as two reads of one tick can tell; 0 when none.
+        behind: u64,
+    },
+    /// Attached, still copying or waiting for the link.
+    Copying,
+    /// Not attached to that primary.
+    Elsewhere,
+}
+
+impl Sync {
+    /// Good enough to count as a replica: linked, and at most [`MAX_LAG`] behind.
+    pub fn is_synced(self) -> bool {
+        matches!(self, Self::Linked { behind } if behind <= MAX_LAG)
+    }
+}
+
+/// Bytes that a replica may lack and still count as synced: a coordinated hand-over waits for the rest itself.
+pub const MAX_LAG: u64 = 1024 * 1024;
+
+/// How far the answering `replica` is with `primary`.
+pub fn sync_state(replica: &NodeReport, primary: &NodeReport) -> Sync {
+    let follows = replica.info.role == Role::Replica
+        && replica.myself().and_then(|line| line.primary) == Some(primary.id);
+    match &replica.info.link {
+        _ if !follows => Sync::Elsewhere,
+        // `up` only after the first full sync; the offset alone proves nothing (1 before it, measured on 9.1.2).
+        Some(link) if link.up && !link.sync_in_progress && !replica.info.loading => {
+            let behind = primary.info.offset.0.saturating_sub(link.offset.0);
+            Sync::Linked { behind: u64::try_from(behind).unwrap_or(0) }
+        }
+        _ => Sync::Copying,
+    }
+}
+
+/// What is wanted, and what the plan may use to get there.
+#[derive(Clone, Debug)]
+pub struct Desired {
+    /// Size in the live spec.
+    pub shape: Shape,
+    /// What a node made now would be, without its shard; or the words of what does not resolve.
+    pub template: Result<ValkeyNodeSpec, String>,
+    /// Verdict on the TLS Secret; `Ok` too for a cluster without TLS.
+    pub tls: Result<(), String>,
+    /// Fresh node names, free in this observation, in random order.
+    pub names: Vec<String>,
+    /// How patient the plan is.
+    pub patience: Patience,
+}
+
+/// Limits after which waiting changes its form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// First retry of a node that did not start with a current spec, seconds; doubles up to half an hour.
+    pub start_retry_seconds: i64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { start_retry_seconds: 30 }
+    }
+}

@@ -1,0 +1,67 @@
+//! The decision: from what was seen and what is wanted to at most one step. Pure, total, deterministic.
+//!
+//! Owns the order of the rules; each rule lives in its own file, in this order. No client, clock, I/O or randomness.
+
+pub mod bootstrap;
+pub mod deletion;
+pub mod join;
+pub mod outdated;
+pub mod safety;
+pub mod stability;
+mod start;
+mod view;
+
+use crate::action::{Decision, Wait};
+use crate::model::{Desired, Observed};
+use crate::words::Reason;
+
+/// What one rule says.
+#[derive(Debug)]
+pub enum Verdict {
+    /// This is the step of the tick.
+    Act(Box<Decision>),
+    /// Something holds the rule up; the next rule is asked, and the wait is shown.
+    Wait(Vec<Wait>),
+    /// Nothing for this rule to do.
+    Pass,
+}
+
+impl Verdict {
+    pub(crate) fn act(decision: Decision) -> Self {
+        Self::Act(Box::new(decision))
+    }
+
+    pub(crate) fn wait(reason: Reason, message: impl Into<String>) -> Self {
+        Self::Wait(vec![Wait { reason, message: message.into() }])
+    }
+}
+
+type Rule = fn(&Observed, &Desired) -> Verdict;
+
+/// The rules of a formed cluster, first that applies wins the tick.
+const RULES: &[Rule] = &[
+    stability::forget_dead,
+    stability::promote_replica,
+    stability::remove_dead,
+    stability::restore_members,
+    join::finish_joins,
+];
+
+/// Decides the tick.
+pub fn plan(seen: &Observed, want: &Desired) -> Decision {
+    if seen.cluster.deleting {
+        return deletion::plan(seen);
+    }
+    if !seen.formed() {
+        return bootstrap::plan(seen, want);
+    }
+    let mut waits = Vec::new();
+    for rule in RULES {
+        match rule(seen, want) {
+            Verdict::Act(decision) => return decision.with_waits(waits),
+            Verdict::Wait(more) => waits.extend(more),
+            Verdict::Pass => {}
+        }
+    }
+    view::idle(seen, want, waits)
+}

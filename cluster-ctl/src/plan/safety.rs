@@ -1,0 +1,163 @@
+//! The last gate before an action is executed. Independent of the rules: it judges the action against the observation
+//! by code of its own, so that an error in a rule meets a second opinion.
+
+use std::collections::BTreeSet;
+
+use shared::slots::SlotSet;
+use shared::valkey::commands::FailoverKind;
+use shared::valkey::types::NodeId;
+
+use crate::action::{Action, NodeRef};
+use crate::model::Observed;
+
+/// Why an action must not be executed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A slot would have two owners.
+    #[error("slots {slots} are owned by {owner} in some view")]
+    SlotsOwned {
+        /// The slots.
+        slots: SlotSet,
+        /// Their owner there.
+        owner: NodeId,
+    },
+    /// One action gives one slot twice.
+    #[error("slots {slots} are given twice")]
+    SlotsTwice {
+        /// The slots.
+        slots: SlotSet,
+    },
+    /// A node that owns slots would be deleted.
+    #[error("{node} owns slots {slots} in some view")]
+    DeletesOwner {
+        /// The node.
+        node: String,
+        /// The slots.
+        slots: SlotSet,
+    },
+    /// A node would be deleted while others list it.
+    #[error("{node} is still listed by other members")]
+    DeletesListed {
+        /// The node.
+        node: String,
+    },
+    /// A node would be deleted or created in a cluster where that is not allowed now.
+    #[error("{what} while the cluster {state}")]
+    WrongTime {
+        /// What would be done.
+        what: &'static str,
+        /// The state of the cluster.
+        state: &'static str,
+    },
+    /// A slot owner or a replicated node would be forgotten.
+    #[error("{id} owns slots, answers, or is replicated")]
+    ForgetsUsed {
+        /// The node.
+        id: NodeId,
+    },
+    /// A primary that is not proved dead would lose its role without its consent.
+    #[error("{id} is not proved dead")]
+    DeposesLiving {
+        /// The primary.
+        id: NodeId,
+    },
+    /// Two nodes would get one config epoch.
+    #[error("config epoch {epoch} is given twice or in use")]
+    EpochTwice {
+        /// The epoch.
+        epoch: u64,
+    },
+}
+
+/// Checks `action` against what was seen.
+pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
+    match action {
+        Action::AssignSlots { slots } => check_slots(slots.iter().map(|(target, slots)| (target.id, slots)), seen),
+        Action::DeleteNodes { nodes, cluster_deleted } => check_delete(nodes, *cluster_deleted, seen),
+        Action::Forget { id, .. } => check_forget(*id, seen),
+        Action::Failover { kind, from, .. } => check_failover(*kind, *from, seen),
+        Action::SetConfigEpochs { epochs } => {
+            let used: BTreeSet<u64> =
+                seen.reports().flat_map(|(_, report)| &report.nodes).map(|line| line.epoch.0).collect();
+            let mut given = BTreeSet::new();
+            for (_, epoch) in epochs {
+                if used.contains(&epoch.0) || !given.insert(epoch.0) {
+                    return Err(Violation::EpochTwice { epoch: epoch.0 });
+                }
+            }
+            Ok(())
+        }
+        Action::ReleaseCluster if !seen.members.is_empty() => {
+            Err(Violation::WrongTime { what: "releasing the cluster", state: "still has nodes" })
+        }
+        Action::CreateNodes { .. } | Action::TakeSnapshot { .. } if seen.cluster.deleting => {
+            Err(Violation::WrongTime { what: "creating", state: "is being deleted" })
+        }
+        Action::ReleaseCluster
+        | Action::CreateNodes { .. }
+        | Action::TakeSnapshot { .. }
+        | Action::Meet { .. }
+        | Action::Replicate { .. }
+        | Action::Activate { .. } => Ok(()),
+    }
+}
+
+/// Only slots that nobody owns in any view, but for owners proved dead and the receiver itself; each once.
+fn check_slots<'a>(slots: impl Iterator<Item = (NodeId, &'a SlotSet)>, seen: &Observed) -> Result<(), Violation> {
+    let mut given = SlotSet::new();
+    for (receiver, wanted) in slots {
+        if given.intersects(wanted) {
+            return Err(Violation::SlotsTwice { slots: given.intersection(wanted) });
+        }
+        given = given.union(wanted);
+        for (_, report) in seen.reports() {
+            for line in report.nodes.iter().filter(|line| line.slots.intersects(wanted)) {
+                let dead = seen.members.values().any(|member| member.id() == Some(line.id) && member.verified_dead());
+                if !dead && line.id != receiver {
+                    return Err(Violation::SlotsOwned { slots: line.slots.intersection(wanted), owner: line.id });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Result<(), Violation> {
+    if cluster_deleted {
+        let state = "is not being deleted";
+        return if seen.cluster.deleting { Ok(()) } else { Err(Violation::WrongTime { what: "deleting every node", state }) };
+    }
+    for node in nodes {
+        let Some(id) = seen.members.get(&node.name).and_then(|member| member.recorded_id.or(member.report().map(|it| it.id)))
+        else {
+            continue;
+        };
+        for (_, report) in seen.reports() {
+            for line in report.nodes.iter().filter(|line| line.id == id) {
+                if !line.slots.is_empty() {
+                    return Err(Violation::DeletesOwner { node: node.name.clone(), slots: line.slots.clone() });
+                }
+                if report.id != id {
+                    return Err(Violation::DeletesListed { node: node.name.clone() });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_forget(id: NodeId, seen: &Observed) -> Result<(), Violation> {
+    let used = seen.reports().any(|(_, report)| {
+        report.id == id
+            || report.nodes.iter().any(|line| line.id == id && !line.slots.is_empty())
+            || report.nodes.iter().any(|line| line.flags.myself && line.primary == Some(id))
+    });
+    if used { Err(Violation::ForgetsUsed { id }) } else { Ok(()) }
+}
+
+fn check_failover(kind: FailoverKind, from: NodeId, seen: &Observed) -> Result<(), Violation> {
+    let dead = seen.members.values().any(|member| {
+        member.id() == Some(from) && member.report().is_none() && member.verified_dead()
+    });
+    if dead || kind == FailoverKind::Planned { Ok(()) } else { Err(Violation::DeposesLiving { id: from }) }
+}

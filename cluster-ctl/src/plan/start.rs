@@ -1,0 +1,216 @@
+//! Bootstrap's members: each asked-for node exists once, its Pod runs, its server answers and is clean.
+//!
+//! A node that never answered is kept as evidence while its spec is current, and retried ever more slowly; it is
+//! replaced at once when its spec is outdated, so that correcting the cause heals.
+
+use shared::api::{JoinType, Lifecycle, ValkeyNodeSpec};
+
+use super::outdated::is_outdated;
+use super::view;
+use crate::action::{Action, Decision, NewNode, Pace, Wait};
+use crate::model::{Container, Desired, Member, Observed, Shape};
+use crate::plan::Verdict;
+use crate::words::Reason;
+
+/// Longest pause between two attempts at starting a node, seconds.
+const MAX_RETRY_SECONDS: i64 = 30 * 60;
+
+/// The step that brings the members nearer to `shape`; `None` when all are there and answer.
+pub(super) fn plan(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
+    remove_unfit(seen, want, shape)
+        .or_else(|| retry_start(seen, want))
+        .or_else(|| create_missing(seen, want, shape))
+        .or_else(|| await_members(seen))
+}
+
+/// Members that cannot become part of the cluster as it is wanted. None of them is known to any other.
+fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
+    let removable = |member: &&Member| {
+        member.id().is_none_or(|id| !view::listed_by_others(seen, id) && view::slots_of(seen, id).is_empty())
+    };
+    let mut unfit: Vec<(&Member, String)> = Vec::new();
+    for member in seen.staying().filter(removable) {
+        if let Some(why) = why_unfit(seen, want, member) {
+            unfit.push((member, why));
+        }
+    }
+    for member in excess(seen, shape).into_iter().filter(removable) {
+        if unfit.iter().all(|(other, _)| other.name != member.name) {
+            unfit.push((member, "is more than the size asks for".to_owned()));
+        }
+    }
+    (!unfit.is_empty()).then(|| {
+        let words: Vec<String> = unfit.iter().map(|(member, why)| format!("{} {why}", member.name)).collect();
+        let nodes = unfit.iter().map(|(member, _)| view::node_ref(member)).collect();
+        let action = Action::DeleteNodes { nodes, cluster_deleted: false };
+        Decision::act(action, Reason::ReplacingNode, format!("replacing: {}", words.join("; ")))
+    })
+}
+
+fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String> {
+    if never_answered(member) {
+        let outdated = want.template.as_ref().is_ok_and(|template| is_outdated(&member.spec, template));
+        return outdated.then(|| "never started and its spec is outdated".to_owned());
+    }
+    if let Some(ending) = member.ending() {
+        return Some(format!("ended ({}, exit code {})", ending.reason, ending.exit_code));
+    }
+    if member.pod_vanished {
+        return Some("lost its Pod".to_owned());
+    }
+    let report = member.report()?;
+    if member.recorded_id.is_some_and(|id| id != report.id) {
+        return Some("answers with another node ID than the one recorded".to_owned());
+    }
+    let strangers = view::strangers(member, &seen.ids());
+    if let Some(stranger) = strangers.first() {
+        return Some(format!("knows {stranger}, which is not of this cluster"));
+    }
+    (report.info.keys > 0).then(|| format!("holds {} keys but should be empty", report.info.keys))
+}
+
+/// Members beyond the size: of an index past the last shard, or more than a shard has. Those that never answered go
+/// first, older attempts before newer.
+fn excess(seen: &Observed, shape: Shape) -> Vec<&Member> {
+    let mut by_shard: std::collections::BTreeMap<u16, Vec<&Member>> = std::collections::BTreeMap::new();
+    for member in seen.staying() {
+        by_shard.entry(member.shard_index()).or_default().push(member);
+    }
+    let mut excess = Vec::new();
+    for (index, mut members) in by_shard {
+        let keep = if index < shape.shards { shape.per_shard() } else { 0 };
+        members.sort_by_key(|member| (never_answered(member), std::cmp::Reverse(member.start_attempt), member.name.clone()));
+        excess.extend(members.into_iter().skip(keep));
+    }
+    excess
+}
+
+/// A further attempt at a node that failed to start although its spec is current, once its pause is over. The failed
+/// one goes in the next tick, as excess: so that the number of the attempt is never lost.
+fn retry_start(seen: &Observed, want: &Desired) -> Option<Decision> {
+    let template = want.template.as_ref().ok()?;
+    let due = seen.staying().filter(|member| failed_to_start(member)).find(|member| {
+        let pause = retry_pause(want.patience.start_retry_seconds, member.start_attempt);
+        seen.now.seconds_since(member.created) >= pause
+    })?;
+    let name = want.names.first()?.clone();
+    let message = format!("{} did not start, trying again as {name}", due.name);
+    let node = new_node(name, template, due.shard_index(), due.start_attempt.saturating_add(1));
+    Some(create(seen, vec![node], Reason::ReplacingNode, message))
+}
+
+/// Seconds between attempt `attempt` and the next: `first`, doubling up to [`MAX_RETRY_SECONDS`].
+fn retry_pause(first: i64, attempt: u32) -> i64 {
+    1i64.checked_shl(attempt.min(32)).and_then(|factor| first.checked_mul(factor)).unwrap_or(i64::MAX).min(MAX_RETRY_SECONDS)
+}
+
+fn create_missing(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
+    let present = |index: u16| seen.staying().filter(|member| member.shard_index() == index).count();
+    let missing: Vec<u16> = (0..shape.shards)
+        .flat_map(|index| std::iter::repeat_n(index, shape.per_shard().saturating_sub(present(index))))
+        .collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let template = match &want.template {
+        Ok(template) => template,
+        Err(words) => return Some(Decision::wait(Reason::ReferencesUnresolved, words.clone(), Pace::Heartbeat)),
+    };
+    let nodes: Vec<NewNode> = missing
+        .iter()
+        .zip(&want.names)
+        .map(|(index, name)| new_node(name.clone(), template, *index, 0))
+        .collect();
+    let message = format!("creating {} of {} nodes", nodes.len(), shape.members());
+    Some(create(seen, nodes, Reason::CreatingNodes, message))
+}
+
+fn create(seen: &Observed, nodes: Vec<NewNode>, reason: Reason, message: String) -> Decision {
+    let known = seen.members.values().map(|member| member.uid.clone()).collect();
+    Decision::act(Action::CreateNodes { nodes, known }, reason, message)
+}
+
+fn new_node(name: String, template: &ValkeyNodeSpec, index: u16, start_attempt: u32) -> NewNode {
+    let spec = ValkeyNodeSpec { shard_index: i32::from(index), lifecycle: Lifecycle::Joining, ..template.clone() };
+    NewNode { name, spec, join: None, start_attempt }
+}
+
+/// One new node in the place of a dead member, in a formed cluster.
+pub(super) fn replacement(seen: &Observed, want: &Desired, dead: &Member, join: JoinType, reason: Reason) -> Verdict {
+    replacement_for(seen, want, dead.shard_index(), join, reason)
+}
+
+/// One new node for shard `index` of a formed cluster.
+pub(super) fn replacement_for(seen: &Observed, want: &Desired, index: u16, join: JoinType, reason: Reason) -> Verdict {
+    let template = match &want.template {
+        Ok(template) => template,
+        Err(words) => return Verdict::wait(Reason::ReferencesUnresolved, words.clone()),
+    };
+    let Some(name) = want.names.first() else { return Verdict::Pass };
+    let message = format!("creating {name} for shard {index}");
+    let node = NewNode { join: Some(join), ..new_node(name.clone(), template, index, 0) };
+    Verdict::act(create(seen, vec![node], reason, message))
+}
+
+/// What keeps a `Joining` member of a formed cluster from being introduced: it does not run or answer yet, or it must
+/// be replaced. `None` when it is fit.
+pub(super) fn joiner(seen: &Observed, want: &Desired, member: &Member) -> Option<Verdict> {
+    let unknown = member.id().is_none_or(|id| !view::listed_by_others(seen, id));
+    if unknown && let Some(why) = why_unfit(seen, want, member) {
+        let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
+        let message = format!("replacing {} that {why}", member.name);
+        return Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)));
+    }
+    let wait = start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member))?;
+    Some(Verdict::Wait(vec![wait]))
+}
+
+fn await_members(seen: &Observed) -> Option<Decision> {
+    let mut waits: Vec<Wait> = seen
+        .staying()
+        .filter_map(|member| start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member)))
+        .collect();
+    // The one that a person can do something about comes first.
+    waits.sort_by_key(|wait| match wait.reason {
+        Reason::AuthRejected => 0,
+        Reason::PodNotStarting => 1,
+        Reason::PodUnschedulable => 2,
+        Reason::PodsStarting => 3,
+        _ => 4,
+    });
+    let first = waits.first()?.clone();
+    let pace = if first.reason == Reason::NodesStarting { Pace::Quick } else { Pace::Wait };
+    Some(Decision { action: None, reason: first.reason, message: first.message, waits, pace })
+}
+
+fn start_failure(member: &Member) -> Option<Wait> {
+    let ending = member.ending().filter(|_| never_answered(member))?;
+    let message = format!(
+        "{} did not start ({}, exit code {}): {}",
+        member.name, ending.reason, ending.exit_code, ending.message
+    );
+    Some(Wait { reason: Reason::PodNotStarting, message })
+}
+
+fn never_answered(member: &Member) -> bool {
+    member.recorded_id.is_none() && member.report().is_none()
+}
+
+/// It never answered and Kubernetes says that it will not start as it is.
+fn failed_to_start(member: &Member) -> bool {
+    let stuck = member.pod.as_ref().is_some_and(|pod| matches!(pod.container, Container::Waiting { .. }))
+        && view::pod_wait(member).is_some_and(|wait| wait.reason == Reason::PodNotStarting);
+    never_answered(member) && (member.verified_dead() || stuck)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_between_attempts_double_up_to_half_an_hour() {
+        let pauses: Vec<i64> = (0..9).map(|attempt| retry_pause(30, attempt)).collect();
+        assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1800, 1800, 1800]);
+        assert_eq!(retry_pause(30, u32::MAX), 1800);
+    }
+}

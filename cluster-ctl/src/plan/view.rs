@@ -1,0 +1,138 @@
+//! Questions that several rules ask of an observation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shared::slots::SlotSet;
+use shared::valkey::types::NodeId;
+
+use crate::action::{Decision, NodeRef, Pace, Target, Wait};
+use crate::model::{Answer, Container, Desired, Member, Observed};
+use crate::words::Reason;
+
+/// The member as the target of a command; `None` unless its server answered in this tick.
+pub(crate) fn target(member: &Member) -> Option<Target> {
+    let pod = member.pod.as_ref()?;
+    Some(Target {
+        node: node_ref(member),
+        pod_uid: pod.uid.clone(),
+        id: member.report()?.id,
+        ip: pod.ip?,
+    })
+}
+
+/// The member as an object.
+pub(crate) fn node_ref(member: &Member) -> NodeRef {
+    NodeRef { name: member.name.clone(), uid: member.uid.clone() }
+}
+
+/// Slots that any view shows as owned by `id`.
+pub(crate) fn slots_of(seen: &Observed, id: NodeId) -> SlotSet {
+    seen.lines_of(id).flat_map(|line| line.slots.ranges().iter().copied()).collect()
+}
+
+/// Whether any answering member other than itself lists `id`.
+pub(crate) fn listed_by_others(seen: &Observed, id: NodeId) -> bool {
+    seen.reports().any(|(_, report)| report.id != id && report.line(id).is_some())
+}
+
+/// Live members by the scheduling index of their shard: deletion not asked for, not proved dead.
+pub(crate) fn live_by_shard(seen: &Observed) -> BTreeMap<u16, Vec<&Member>> {
+    let mut shards: BTreeMap<u16, Vec<&Member>> = BTreeMap::new();
+    for member in seen.staying().filter(|member| !member.verified_dead()) {
+        shards.entry(member.shard_index()).or_default().push(member);
+    }
+    shards
+}
+
+/// Of `candidates` the one whose machine, then zone, carries the fewest of `primaries`, then the lowest name: so that
+/// no machine holds a majority of primaries where that can be avoided.
+pub(crate) fn least_crowded<'a>(candidates: &[&'a Member], primaries: &[&Member]) -> Option<&'a Member> {
+    let machine = |member: &Member| member.pod.as_ref().and_then(|pod| pod.machine.clone());
+    let zone = |member: &Member| member.pod.as_ref().and_then(|pod| pod.zone.clone());
+    let crowd = |member: &Member| {
+        let on = primaries.iter().filter(|other| machine(other).is_some() && machine(other) == machine(member)).count();
+        let near = primaries.iter().filter(|other| zone(other).is_some() && zone(other) == zone(member)).count();
+        (on, near, member.name.clone())
+    };
+    candidates.iter().copied().min_by_key(|member| crowd(member))
+}
+
+/// Why a member's Pod does not run yet, in the real words; `None` when it runs or its death is proved.
+pub(crate) fn pod_wait(member: &Member) -> Option<Wait> {
+    let name = &member.name;
+    let wait = |reason, message| Some(Wait { reason, message });
+    if member.verified_dead() || member.pod_running() {
+        return None;
+    }
+    let Some(pod) = &member.pod else {
+        return wait(Reason::PodsStarting, format!("{name}: the Pod is being created"));
+    };
+    if let Some(words) = &pod.unschedulable {
+        let message = format!("bootstrap blocked: pod cannot be scheduled: {name}: {words}");
+        return wait(Reason::PodUnschedulable, message);
+    }
+    match &pod.container {
+        Container::Waiting { reason, message } if is_start_failure(reason) => {
+            wait(Reason::PodNotStarting, format!("{name}: {reason}: {message}"))
+        }
+        Container::Waiting { .. } | Container::Running | Container::Ended(_) => {
+            wait(Reason::PodsStarting, format!("{name}: the Pod is starting"))
+        }
+    }
+}
+
+/// Words by which the kubelet says that a container will not start without a change (Kubernetes 1.27 to 1.36).
+fn is_start_failure(reason: &str) -> bool {
+    matches!(
+        reason,
+        "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "CreateContainerConfigError"
+            | "CreateContainerError"
+            | "RunContainerError"
+    )
+}
+
+/// Why a running member cannot be used yet: it is silent, or refuses our password.
+pub(crate) fn answer_wait(member: &Member) -> Option<Wait> {
+    let name = &member.name;
+    match &member.answer {
+        Answer::Silent(words) if member.pod_running() => {
+            Some(Wait { reason: Reason::NodesStarting, message: format!("{name} does not answer: {words}") })
+        }
+        Answer::AuthRejected => Some(Wait {
+            reason: Reason::AuthRejected,
+            message: format!("{name} refuses the operator's password; compare the auth Secret with what the node loaded"),
+        }),
+        Answer::Silent(_) | Answer::Said(_) | Answer::NotAsked => None,
+    }
+}
+
+/// IDs that a member may know without being foreign: those of all members of the cluster.
+pub(crate) fn strangers(member: &Member, ours: &BTreeSet<NodeId>) -> Vec<NodeId> {
+    member
+        .report()
+        .map(|report| {
+            let known = report.nodes.iter().filter(|line| !line.flags.handshake).map(|line| line.id);
+            known.filter(|id| !ours.contains(id)).collect()
+        })
+        .unwrap_or_default()
+}
+
+/// The decision of a tick in which no rule acts.
+pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Decision {
+    if let Err(words) = &want.template {
+        waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
+    }
+    if let Some(words) = seen.objects.foreign() {
+        waits.push(Wait { reason: Reason::ObjectNotOwned, message: words.to_owned() });
+    }
+    match waits.first().cloned() {
+        None => Decision::settled(),
+        Some(Wait { reason, message }) => {
+            Decision { action: None, reason, message, waits, pace: Pace::Wait }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The words under which a wait, a step, a refusal or a loss is known everywhere: condition reason, event reason, log
+//! field and metric label are this one word.
+//!
+//! Owns the vocabulary only; which word applies is decided in `plan` and `status`.
+
+use std::fmt;
+
+/// One word for what happens, why it waits or what went wrong. Bounded, so that it can be a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Nothing is left to do.
+    Settled,
+    /// The spec of a transition is being recorded.
+    SpecSnapshot,
+    /// `ValkeyNode`s are being created.
+    CreatingNodes,
+    /// Pods exist but are not Running with an IP yet.
+    PodsStarting,
+    /// A pod cannot be scheduled; the message has the scheduler's words.
+    PodUnschedulable,
+    /// A container cannot start (image pull, crash, bad directive); the message has the real words.
+    PodNotStarting,
+    /// The server in a Running pod does not answer yet.
+    NodesStarting,
+    /// A node holds keys, slots or peers that are not of this cluster's plan; it is replaced, never merged.
+    ForeignNode,
+    /// A node refuses the operator's password.
+    AuthRejected,
+    /// Config epochs are being set.
+    SettingEpochs,
+    /// Slots are being assigned.
+    AssigningSlots,
+    /// Slots that should be free are owned by somebody.
+    SlotConflict,
+    /// Members are being introduced to each other.
+    MeetingNodes,
+    /// Members were introduced and are learning of each other.
+    NodesMeeting,
+    /// Replicas are being attached to their primaries.
+    AttachingReplicas,
+    /// Replicas are copying their primary's data.
+    ReplicasSyncing,
+    /// Every part is there; the engine does not report `cluster_state:ok` yet.
+    ClusterForming,
+    /// Members become Active.
+    CompletingJoin,
+    /// A node is being replaced.
+    ReplacingNode,
+    /// A member of the shard is gone for good and is being forgotten by the others.
+    ForgettingNode,
+    /// A primary is unhealthy; the engine's own failover is awaited.
+    AwaitingFailover,
+    /// A primary is unreachable, but not proved dead, and nobody can vote: held for a person.
+    PrimaryUnreachable,
+    /// A dead primary's replica is being promoted.
+    PromotingReplica,
+    /// A shard lost every copy of its data.
+    ShardLost,
+    /// A shard has fewer replicas than asked for.
+    ReplicaMissing,
+    /// The number of shards or replicas is being changed.
+    Scaling,
+    /// A menu object, role or user does not resolve.
+    ReferencesUnresolved,
+    /// The TLS Secret failed validation.
+    TlsInvalid,
+    /// An object of a name that the cluster needs exists and is not ours.
+    ObjectNotOwned,
+    /// The auth Secret is gone and no copy is left.
+    AuthSecretLost,
+    /// The cluster-level objects are being made.
+    PreparingObjects,
+    /// The cluster is being deleted.
+    Deleting,
+    /// The operator's view of the Kubernetes API was behind; it looks again.
+    StaleView,
+    /// The safety gate refused an action.
+    SafetyRefused,
+    /// A call failed; it is retried with back-off.
+    CallFailed,
+}
+
+impl Reason {
+    /// The word: CamelCase, stable.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Settled => "Settled",
+            Self::SpecSnapshot => "SpecSnapshot",
+            Self::CreatingNodes => "CreatingNodes",
+            Self::PodsStarting => "PodsStarting",
+            Self::PodUnschedulable => "PodUnschedulable",
+            Self::PodNotStarting => "PodNotStarting",
+            Self::NodesStarting => "NodesStarting",
+            Self::ForeignNode => "ForeignNode",
+            Self::AuthRejected => "AuthRejected",
+            Self::SettingEpochs => "SettingEpochs",
+            Self::AssigningSlots => "AssigningSlots",
+            Self::SlotConflict => "SlotConflict",
+            Self::MeetingNodes => "MeetingNodes",
+            Self::NodesMeeting => "NodesMeeting",
+            Self::AttachingReplicas => "AttachingReplicas",
+            Self::ReplicasSyncing => "ReplicasSyncing",
+            Self::ClusterForming => "ClusterForming",
+            Self::CompletingJoin => "CompletingJoin",
+            Self::ReplacingNode => "ReplacingNode",
+            Self::ForgettingNode => "ForgettingNode",
+            Self::AwaitingFailover => "AwaitingFailover",
+            Self::PrimaryUnreachable => "PrimaryUnreachable",
+            Self::PromotingReplica => "PromotingReplica",
+            Self::ShardLost => "ShardLost",
+            Self::ReplicaMissing => "ReplicaMissing",
+            Self::Scaling => "Scaling",
+            Self::ReferencesUnresolved => "ReferencesUnresolved",
+            Self::TlsInvalid => "TlsInvalid",
+            Self::ObjectNotOwned => "ObjectNotOwned",
+            Self::AuthSecretLost => "AuthSecretLost",
+            Self::PreparingObjects => "PreparingObjects",
+            Self::Deleting => "Deleting",
+            Self::StaleView => "StaleView",
+            Self::SafetyRefused => "SafetyRefused",
+            Self::CallFailed => "CallFailed",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
