@@ -64,9 +64,9 @@ impl Connection {
             requests.push(Request::new(MIGRATIONS, []));
         }
         let mut replies = self.pipeline("report", requests).await?.into_iter();
-        let nodes = parsed(NODES, text(NODES, replies.next())?, parse::cluster_nodes)?;
-        let cluster = parsed(CLUSTER_INFO, text(CLUSTER_INFO, replies.next())?, parse::cluster_info)?;
-        let info = parsed(INFO, text(INFO, replies.next())?, info::info)?;
+        let nodes = parsed(NODES, &text(NODES, replies.next())?, parse::cluster_nodes)?;
+        let cluster = parsed(CLUSTER_INFO, &text(CLUSTER_INFO, replies.next())?, parse::cluster_info)?;
+        let info = parsed(INFO, &text(INFO, replies.next())?, info::info)?;
         let migrations = match replies.next() {
             None => None,
             Some(Reply::Error(error)) if unknown_subcommand(&error) => None,
@@ -78,26 +78,26 @@ impl Connection {
     /// CLUSTER NODES alone.
     pub async fn nodes(&self) -> Result<Vec<NodeLine>, ValkeyError> {
         let reply = self.request(Request::new(NODES, [])).await?;
-        parsed(NODES, text(NODES, Some(reply))?, parse::cluster_nodes)
+        parsed(NODES, &text(NODES, Some(reply))?, parse::cluster_nodes)
     }
 
     /// CLUSTER INFO alone.
     pub async fn cluster_info(&self) -> Result<ClusterInfo, ValkeyError> {
         let reply = self.request(Request::new(CLUSTER_INFO, [])).await?;
-        parsed(CLUSTER_INFO, text(CLUSTER_INFO, Some(reply))?, parse::cluster_info)
+        parsed(CLUSTER_INFO, &text(CLUSTER_INFO, Some(reply))?, parse::cluster_info)
     }
 
     /// INFO alone, with the sections that [`Info`] needs.
     pub async fn info(&self) -> Result<Info, ValkeyError> {
         let reply = self.request(Request::new(INFO, info::SECTIONS.map(ToOwned::to_owned))).await?;
-        parsed(INFO, text(INFO, Some(reply))?, info::info)
+        parsed(INFO, &text(INFO, Some(reply))?, info::info)
     }
 
     /// `CLUSTER MYID`: who answers at this address.
     pub async fn my_id(&self) -> Result<NodeId, ValkeyError> {
         const COMMAND: &str = "CLUSTER MYID";
         let reply = self.request(Request::new(COMMAND, [])).await?;
-        parsed(COMMAND, text(COMMAND, Some(reply))?, |text| {
+        parsed(COMMAND, &text(COMMAND, Some(reply))?, |text| {
             text.parse().map_err(|source| ParseError::Text { reply: COMMAND, source })
         })
     }
@@ -234,10 +234,10 @@ fn text(command: &'static str, reply: Option<Reply>) -> Result<String, ValkeyErr
 
 fn parsed<T>(
     command: &'static str,
-    text: String,
+    text: &str,
     parser: impl FnOnce(&str) -> Result<T, ParseError>,
 ) -> Result<T, ValkeyError> {
-    parser(&text).map_err(|source| ValkeyError::Unreadable { command, source })
+    parser(text).map_err(|source| ValkeyError::Unreadable { command, source })
 }
 
 fn migration_list(reply: Reply) -> Result<Vec<SlotMigration>, ValkeyError> {
@@ -247,11 +247,9 @@ fn migration_list(reply: Reply) -> Result<Vec<SlotMigration>, ValkeyError> {
 
 fn own_id(nodes: &[NodeLine]) -> Result<NodeId, ValkeyError> {
     let mut own = nodes.iter().filter(|line| line.flags.myself);
-    match (own.next(), own.next()) {
-        (Some(line), None) => Ok(line.id),
-        _ => {
-            let problem = "not exactly one line is marked myself".to_owned();
-            Err(ValkeyError::Protocol { command: NODES, problem })
-        }
+    if let (Some(line), None) = (own.next(), own.next()) {
+        return Ok(line.id);
     }
+    let problem = "not exactly one line is marked myself".to_owned();
+    Err(ValkeyError::Protocol { command: NODES, problem })
 }

@@ -13,6 +13,9 @@ pub mod pool;
 pub mod report;
 pub mod types;
 
+#[cfg(test)]
+mod tests;
+
 pub use client::{Connection, Credentials, Endpoint, Limits, TlsTarget, connect, prove_revision};
 pub use commands::{FailoverKind, Forgot};
 pub use error::{LostCause, ValkeyError};

@@ -169,10 +169,11 @@ pub fn node_line(line: &str) -> Result<NodeLine, ParseError> {
 
 /// `ip:port@bus[,hostname[,name=value…]]`; an IPv6 address has no brackets, so the last colon splits.
 fn node_address(text: &str) -> Option<(Option<NodeAddress>, Option<String>)> {
-    let mut parts = text.split(',');
-    let (host, ports) = parts.next()?.rsplit_once(':')?;
+    let mut fields = text.split(',');
+    let (host, ports) = fields.next()?.rsplit_once(':')?;
     // Auxiliary fields come after the hostname in newer versions; an empty hostname keeps its comma.
-    let hostname = parts.next().filter(|name| !name.is_empty() && !name.contains('=')).map(ToOwned::to_owned);
+    let hostname =
+        fields.next().filter(|name| !name.is_empty() && !name.contains('=')).map(ToOwned::to_owned);
     let (port, bus_port) = ports.split_once('@')?;
     let (port, bus_port) = (port.parse().ok()?, bus_port.parse().ok()?);
     let unknown = host.is_empty() && port == 0;

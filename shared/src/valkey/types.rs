@@ -143,9 +143,10 @@ impl FromStr for EngineVersion {
         let invalid = || InvalidText::new("an engine version such as 9.1.2", text);
         let bare = text.strip_prefix('v').unwrap_or(text);
         let bare = bare.split(['-', '+', '~']).next().unwrap_or_default();
-        let mut parts = bare.split('.').map(|part| match part.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => part.parse::<u16>().map_err(|_| invalid()),
-            false => Err(invalid()),
+        let mut parts = bare.split('.').map(|part| {
+            // u16 would read "+9" too.
+            let digits = part.bytes().all(|byte| byte.is_ascii_digit());
+            part.parse::<u16>().ok().filter(|_| digits).ok_or_else(invalid)
         });
         let (Some(major), Some(minor)) = (parts.next(), parts.next()) else { return Err(invalid()) };
         let version = Self { major: major?, minor: minor?, patch: parts.next().transpose()?.unwrap_or(0) };
