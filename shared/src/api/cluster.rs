@@ -35,6 +35,7 @@ use super::placement::Placement;
     printcolumn(name = "Slots", type_ = "integer", json_path = ".status.slotsAssigned", priority = 1, description = "Assigned hash slots, of 16384"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
+#[cfg_attr(test, kube(cel))]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::strict)]
 #[x_kube(validation = Rule::new("has(self.tls) == has(oldSelf.tls)")

@@ -21,6 +21,7 @@ use super::acl::AclBinding;
     printcolumn(name = "ImageRef", type_ = "string", json_path = ".spec.imageRef"),
     printcolumn(name = "BaseRef", type_ = "string", json_path = ".spec.baseRef")
 )]
+#[cfg_attr(test, kube(cel))]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::strict)]
 pub struct ValkeyConfigSpec {

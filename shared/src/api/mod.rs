@@ -8,6 +8,14 @@
 //! A field that is absent is never serialised as `null`: server-side apply and CEL's `has()` would see a difference.
 
 #![expect(unreachable_pub, reason = "KubeSchema expands each struct a second time inside a function")]
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "the arguments of different printer columns are no duplicates"
+)]
+#![expect(
+    clippy::doc_markdown,
+    reason = "field docs are printed by `kubectl explain`, where backticks are noise"
+)]
 
 pub mod acl;
 pub mod cluster;
@@ -18,6 +26,8 @@ pub mod node;
 pub mod placement;
 pub mod role;
 mod schema;
+#[cfg(test)]
+mod tests;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;

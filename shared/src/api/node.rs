@@ -47,6 +47,7 @@ use super::placement::Placement;
     printcolumn(name = "Pod IP", type_ = "string", json_path = ".status.podIP", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp", priority = 1)
 )]
+#[cfg_attr(test, kube(cel))]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::strict)]
 #[x_kube(validation = Rule::new("self.clusterName == oldSelf.clusterName && self.image == oldSelf.image && self.shardIndex == oldSelf.shardIndex && self.valkeySettings == oldSelf.valkeySettings && has(self.cpu) == has(oldSelf.cpu) && (!has(self.cpu) || self.cpu == oldSelf.cpu) && has(self.memory) == has(oldSelf.memory) && (!has(self.memory) || self.memory == oldSelf.memory) && has(self.version) == has(oldSelf.version) && (!has(self.version) || self.version == oldSelf.version) && has(self.tlsSecret) == has(oldSelf.tlsSecret) && (!has(self.tlsSecret) || self.tlsSecret == oldSelf.tlsSecret) && has(self.placement) == has(oldSelf.placement) && (!has(self.placement) || self.placement == oldSelf.placement)")

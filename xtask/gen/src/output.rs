@@ -74,17 +74,17 @@ fn first_difference(found: &str, expected: &str) -> Option<Drift> {
 mod tests {
     use super::*;
 
-    fn differs(line: usize, found: &str, expected: &str) -> Option<Drift> {
-        Some(Drift::Differs { line, found: found.to_owned(), expected: expected.to_owned() })
+    fn differs(line: usize, found: &str, expected: &str) -> Drift {
+        Drift::Differs { line, found: found.to_owned(), expected: expected.to_owned() }
     }
 
     #[test]
     fn the_first_difference_is_named_by_line() {
         assert_eq!(first_difference("a\nb\n", "a\nb\n"), None);
-        assert_eq!(first_difference("a\nb\n", "a\nc\n"), differs(2, "b", "c"));
-        assert_eq!(first_difference("a\n", "a\nb\n"), differs(2, "", "b"));
-        assert_eq!(first_difference("a\nb\n", "a\n"), differs(2, "b", ""));
-        assert_eq!(first_difference("a", "a\n"), differs(2, "", ""));
+        assert_eq!(first_difference("a\nb\n", "a\nc\n"), Some(differs(2, "b", "c")));
+        assert_eq!(first_difference("a\n", "a\nb\n"), Some(differs(2, "", "b")));
+        assert_eq!(first_difference("a\nb\n", "a\n"), Some(differs(2, "b", "")));
+        assert_eq!(first_difference("a", "a\n"), Some(differs(2, "", "")));
     }
 
     #[test]
