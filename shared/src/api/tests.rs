@@ -120,10 +120,13 @@ fn the_lifecycle_rule_of_the_crd_agrees_with_the_code() {
     }
 }
 
+/// The name of a field, and a change of it.
+type Edit = (&'static str, fn(&mut ValkeyNodeSpec));
+
 #[test]
 fn any_field_of_a_node_but_lifecycle_is_immutable() {
     let old = node(Lifecycle::Active);
-    let edits: [(&str, fn(&mut ValkeyNodeSpec)); 9] = [
+    let edits: [Edit; 9] = [
         ("clusterName", |spec| spec.cluster_name = "other".into()),
         ("image", |spec| spec.image = "valkey:10".into()),
         ("cpu", |spec| spec.cpu = Some("1".into())),
