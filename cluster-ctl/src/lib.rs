@@ -5,6 +5,18 @@
 //! Kubernetes and Valkey clients.
 
 pub mod action;
+pub mod build;
+pub mod caches;
+pub mod controller;
+pub mod desired;
+pub mod execute;
+pub mod kube_api;
 pub mod model;
+pub mod observe;
 pub mod plan;
+pub mod ports;
+pub mod reconcile;
+pub mod status;
+pub mod upkeep;
+pub mod valkey_api;
 pub mod words;

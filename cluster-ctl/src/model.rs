@@ -346,6 +346,8 @@ pub struct Desired {
     pub shape: Shape,
     /// What a node made now would be, without its shard; or the words of what does not resolve.
     pub template: Result<ValkeyNodeSpec, String>,
+    /// Whether users.acl can be rendered; or the words of what does not resolve.
+    pub acl: Result<(), String>,
     /// Verdict on the TLS Secret; `Ok` too for a cluster without TLS.
     pub tls: Result<(), String>,
     /// Fresh node names, free in this observation, in random order.

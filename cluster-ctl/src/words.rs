@@ -10,6 +10,10 @@ use std::fmt;
 pub enum Reason {
     /// Nothing is left to do.
     Settled,
+    /// All slots are served with every replica in sync.
+    Serving,
+    /// Config, image and roles resolve.
+    Resolved,
     /// The spec of a transition is being recorded.
     SpecSnapshot,
     /// `ValkeyNode`s are being created.
@@ -85,6 +89,8 @@ impl Reason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Settled => "Settled",
+            Self::Serving => "Serving",
+            Self::Resolved => "Resolved",
             Self::SpecSnapshot => "SpecSnapshot",
             Self::CreatingNodes => "CreatingNodes",
             Self::PodsStarting => "PodsStarting",
@@ -120,6 +126,38 @@ impl Reason {
             Self::SafetyRefused => "SafetyRefused",
             Self::CallFailed => "CallFailed",
         }
+    }
+
+    /// Something holds progress up that time alone may not end: it fills `status.message` and, as a change, an event.
+    pub fn is_obstacle(self) -> bool {
+        self.is_trouble()
+            || matches!(
+                self,
+                Self::PodUnschedulable
+                    | Self::PodNotStarting
+                    | Self::ReferencesUnresolved
+                    | Self::TlsInvalid
+                    | Self::ObjectNotOwned
+                    | Self::SlotConflict
+                    | Self::SafetyRefused
+                    | Self::CallFailed
+            )
+    }
+
+    /// Something is broken or lost: the condition Degraded.
+    pub fn is_trouble(self) -> bool {
+        matches!(
+            self,
+            Self::ForeignNode
+                | Self::AuthRejected
+                | Self::AuthSecretLost
+                | Self::AwaitingFailover
+                | Self::PrimaryUnreachable
+                | Self::PromotingReplica
+                | Self::ShardLost
+                | Self::ReplicaMissing
+                | Self::ForgettingNode
+        )
     }
 }
 

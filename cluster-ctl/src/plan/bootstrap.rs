@@ -11,7 +11,7 @@ use shared::slots::{SLOT_COUNT, SlotSet, contiguous_spread};
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::{Epoch, NodeId};
 
-use super::{start, stability, view};
+use super::{stability, start, view};
 use crate::action::{Action, Decision, Pace, Target, Wait};
 use crate::model::{Desired, Member, Observed, Shape, Sync, sync_state};
 use crate::plan::Verdict;
@@ -55,10 +55,18 @@ fn prepare(seen: &Observed, want: &Desired) -> Option<Decision> {
     if seen.cluster.snapshot.is_none() || outdated {
         let Shape { shards, replicas } = want.shape;
         let message = format!("bootstrapping {shards} shards with {replicas} replicas each");
-        return Some(Decision::act(Action::TakeSnapshot { shape: want.shape }, Reason::SpecSnapshot, message));
+        return Some(Decision::act(
+            Action::TakeSnapshot { shape: want.shape },
+            Reason::SpecSnapshot,
+            message,
+        ));
     }
     if !seen.objects.ready() || !seen.cluster.finalizer {
-        return Some(Decision::wait(Reason::PreparingObjects, "Service, Secret and ConfigMap are being made", Pace::Quick));
+        return Some(Decision::wait(
+            Reason::PreparingObjects,
+            "Service, Secret and ConfigMap are being made",
+            Pace::Quick,
+        ));
     }
     None
 }
@@ -111,7 +119,10 @@ impl<'a> Plan<'a> {
     }
 
     fn reports(&self) -> impl Iterator<Item = (&'a Member, &'a NodeReport)> {
-        self.seen.staying().filter(|member| !member.verified_dead()).filter_map(|member| Some((member, member.report()?)))
+        self.seen
+            .staying()
+            .filter(|member| !member.verified_dead())
+            .filter_map(|member| Some((member, member.report()?)))
     }
 
     /// A unique config epoch for each node that is alone and has none; without it all collide at 0.
@@ -123,7 +134,9 @@ impl<'a> Plan<'a> {
         let mut free = (first..).map(Epoch).filter(|epoch| !taken.contains(epoch));
         let epochs: Vec<(Target, Epoch)> = self
             .reports()
-            .filter(|(_, report)| report.nodes.len() == 1 && report.myself().is_some_and(|line| line.epoch == Epoch(0)))
+            .filter(|(_, report)| {
+                report.nodes.len() == 1 && report.myself().is_some_and(|line| line.epoch == Epoch(0))
+            })
             .filter_map(|(member, _)| view::target(member).zip(free.next()))
             .collect();
         (!epochs.is_empty()).then(|| {
@@ -143,7 +156,8 @@ impl<'a> Plan<'a> {
         for (primary, share) in self.primaries.values() {
             let own = primary.report()?.myself().map(|line| line.slots.clone()).unwrap_or_default();
             if !own.difference(share).is_empty() {
-                let message = format!("{} owns {} outside its share {share}", primary.name, own.difference(share));
+                let message =
+                    format!("{} owns {} outside its share {share}", primary.name, own.difference(share));
                 return Some(Decision::wait(Reason::SlotConflict, message, Pace::Wait));
             }
             let missing = share.difference(&own);
@@ -151,7 +165,8 @@ impl<'a> Plan<'a> {
                 continue;
             }
             if missing.intersects(&owned) {
-                let message = format!("{} of {} are owned by another", missing.intersection(&owned), primary.name);
+                let message =
+                    format!("{} of {} are owned by another", missing.intersection(&owned), primary.name);
                 return Some(Decision::wait(Reason::SlotConflict, message, Pace::Wait));
             }
             slots.extend(view::target(primary).map(|target| (target, missing)));
@@ -167,10 +182,10 @@ impl<'a> Plan<'a> {
         let ids: BTreeSet<NodeId> = self.reports().map(|(_, report)| report.id).collect();
         let knows = |report: &NodeReport| ids.iter().filter(|id| report.line(**id).is_some()).count();
         // The seed is whoever knows most, so that a second pass goes on with the first one's work.
-        let (_, (seed, seed_report)) =
-            self.reports().map(|(member, report)| (knows(report), (member, report))).max_by(|(a, (left, _)), (b, (right, _))| {
-                a.cmp(b).then_with(|| right.name.cmp(&left.name))
-            })?;
+        let (_, (seed, seed_report)) = self
+            .reports()
+            .map(|(member, report)| (knows(report), (member, report)))
+            .max_by(|(a, (left, _)), (b, (right, _))| a.cmp(b).then_with(|| right.name.cmp(&left.name)))?;
         let greeting = seed_report.nodes.iter().any(|line| line.flags.handshake);
         let others: Vec<Target> = self
             .reports()
@@ -184,7 +199,9 @@ impl<'a> Plan<'a> {
         }
         let behind: Vec<&str> = self
             .reports()
-            .filter(|(_, report)| knows(report) < ids.len() || report.nodes.iter().any(|line| line.flags.handshake))
+            .filter(|(_, report)| {
+                knows(report) < ids.len() || report.nodes.iter().any(|line| line.flags.handshake)
+            })
             .map(|(member, _)| member.name.as_str())
             .collect();
         (!behind.is_empty()).then(|| {

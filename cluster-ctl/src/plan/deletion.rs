@@ -10,7 +10,11 @@ pub fn plan(seen: &Observed) -> Decision {
         seen.staying().map(|member| NodeRef { name: member.name.clone(), uid: member.uid.clone() }).collect();
     if !nodes.is_empty() {
         let message = format!("deleting {} nodes", nodes.len());
-        return Decision::act(Action::DeleteNodes { nodes, cluster_deleted: true }, Reason::Deleting, message);
+        return Decision::act(
+            Action::DeleteNodes { nodes, cluster_deleted: true },
+            Reason::Deleting,
+            message,
+        );
     }
     if !seen.members.is_empty() {
         let names: Vec<&str> = seen.members.keys().map(String::as_str).collect();
@@ -18,7 +22,11 @@ pub fn plan(seen: &Observed) -> Decision {
         return Decision::wait(Reason::Deleting, message, Pace::Wait);
     }
     if seen.cluster.finalizer {
-        return Decision::act(Action::ReleaseCluster, Reason::Deleting, "every node is gone, releasing the cluster");
+        return Decision::act(
+            Action::ReleaseCluster,
+            Reason::Deleting,
+            "every node is gone, releasing the cluster",
+        );
     }
     Decision::wait(Reason::Deleting, "waiting for finalizers of others", Pace::Heartbeat)
 }

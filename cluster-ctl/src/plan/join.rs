@@ -31,7 +31,10 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
     }
     let (Some(report), Some(target)) = (member.report(), view::target(member)) else { return Verdict::Pass };
     let Some(primary) = primary_of(seen, member) else {
-        return Verdict::wait(Reason::ReplicaMissing, format!("{} waits for a primary in its shard", member.name));
+        return Verdict::wait(
+            Reason::ReplicaMissing,
+            format!("{} waits for a primary in its shard", member.name),
+        );
     };
     if primary.id == report.id {
         return activate(member, "serves slots");
@@ -42,7 +45,11 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
             return waiting(member, Reason::NodesMeeting, "is being introduced");
         }
         let message = format!("introducing {} to {}", member.name, seed.node.name);
-        return Verdict::act(Decision::act(Action::Meet { seed, others: vec![target] }, Reason::MeetingNodes, message));
+        return Verdict::act(Decision::act(
+            Action::Meet { seed, others: vec![target] },
+            Reason::MeetingNodes,
+            message,
+        ));
     }
     if report.line(primary.id).is_none() || !known_to_majority(seen, report.id) {
         return waiting(member, Reason::NodesMeeting, "is not known to a majority of primaries yet");
@@ -54,7 +61,9 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
             Verdict::act(Decision::act(action, Reason::AttachingReplicas, message))
         }
         state if state.is_synced() => activate(member, "is synced"),
-        Sync::Copying | Sync::Linked { .. } => waiting(member, Reason::ReplicasSyncing, "is copying its primary's data"),
+        Sync::Copying | Sync::Linked { .. } => {
+            waiting(member, Reason::ReplicasSyncing, "is copying its primary's data")
+        }
     }
 }
 

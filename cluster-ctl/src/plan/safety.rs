@@ -72,7 +72,9 @@ pub enum Violation {
 /// Checks `action` against what was seen.
 pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
     match action {
-        Action::AssignSlots { slots } => check_slots(slots.iter().map(|(target, slots)| (target.id, slots)), seen),
+        Action::AssignSlots { slots } => {
+            check_slots(slots.iter().map(|(target, slots)| (target.id, slots)), seen)
+        }
         Action::DeleteNodes { nodes, cluster_deleted } => check_delete(nodes, *cluster_deleted, seen),
         Action::Forget { id, .. } => check_forget(*id, seen),
         Action::Failover { kind, from, .. } => check_failover(*kind, *from, seen),
@@ -103,7 +105,10 @@ pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
 }
 
 /// Only slots that nobody owns in any view, but for owners proved dead and the receiver itself; each once.
-fn check_slots<'a>(slots: impl Iterator<Item = (NodeId, &'a SlotSet)>, seen: &Observed) -> Result<(), Violation> {
+fn check_slots<'a>(
+    slots: impl Iterator<Item = (NodeId, &'a SlotSet)>,
+    seen: &Observed,
+) -> Result<(), Violation> {
     let mut given = SlotSet::new();
     for (receiver, wanted) in slots {
         if given.intersects(wanted) {
@@ -112,9 +117,15 @@ fn check_slots<'a>(slots: impl Iterator<Item = (NodeId, &'a SlotSet)>, seen: &Ob
         given = given.union(wanted);
         for (_, report) in seen.reports() {
             for line in report.nodes.iter().filter(|line| line.slots.intersects(wanted)) {
-                let dead = seen.members.values().any(|member| member.id() == Some(line.id) && member.verified_dead());
+                let dead = seen
+                    .members
+                    .values()
+                    .any(|member| member.id() == Some(line.id) && member.verified_dead());
                 if !dead && line.id != receiver {
-                    return Err(Violation::SlotsOwned { slots: line.slots.intersection(wanted), owner: line.id });
+                    return Err(Violation::SlotsOwned {
+                        slots: line.slots.intersection(wanted),
+                        owner: line.id,
+                    });
                 }
             }
         }
@@ -125,17 +136,27 @@ fn check_slots<'a>(slots: impl Iterator<Item = (NodeId, &'a SlotSet)>, seen: &Ob
 fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Result<(), Violation> {
     if cluster_deleted {
         let state = "is not being deleted";
-        return if seen.cluster.deleting { Ok(()) } else { Err(Violation::WrongTime { what: "deleting every node", state }) };
+        return if seen.cluster.deleting {
+            Ok(())
+        } else {
+            Err(Violation::WrongTime { what: "deleting every node", state })
+        };
     }
     for node in nodes {
-        let Some(id) = seen.members.get(&node.name).and_then(|member| member.recorded_id.or(member.report().map(|it| it.id)))
+        let Some(id) = seen
+            .members
+            .get(&node.name)
+            .and_then(|member| member.recorded_id.or(member.report().map(|it| it.id)))
         else {
             continue;
         };
         for (_, report) in seen.reports() {
             for line in report.nodes.iter().filter(|line| line.id == id) {
                 if !line.slots.is_empty() {
-                    return Err(Violation::DeletesOwner { node: node.name.clone(), slots: line.slots.clone() });
+                    return Err(Violation::DeletesOwner {
+                        node: node.name.clone(),
+                        slots: line.slots.clone(),
+                    });
                 }
                 if report.id != id {
                     return Err(Violation::DeletesListed { node: node.name.clone() });
@@ -156,8 +177,9 @@ fn check_forget(id: NodeId, seen: &Observed) -> Result<(), Violation> {
 }
 
 fn check_failover(kind: FailoverKind, from: NodeId, seen: &Observed) -> Result<(), Violation> {
-    let dead = seen.members.values().any(|member| {
-        member.id() == Some(from) && member.report().is_none() && member.verified_dead()
-    });
+    let dead = seen
+        .members
+        .values()
+        .any(|member| member.id() == Some(from) && member.report().is_none() && member.verified_dead());
     if dead || kind == FailoverKind::Planned { Ok(()) } else { Err(Violation::DeposesLiving { id: from }) }
 }

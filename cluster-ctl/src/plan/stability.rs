@@ -64,13 +64,15 @@ pub(super) fn promote_replica(seen: &Observed, _want: &Desired) -> Verdict {
 /// Slot owners that are silent and not proved dead: the engine's own failover is awaited, or a person.
 fn silent_owners(seen: &Observed) -> Verdict {
     let mut waits = Vec::new();
-    for member in seen.members.values().filter(|member| !member.verified_dead() && member.report().is_none()) {
+    for member in seen.members.values().filter(|member| !member.verified_dead() && member.report().is_none())
+    {
         let Some(id) = member.id() else { continue };
         if view::slots_of(seen, id).is_empty() || !suspected(seen, id) {
             continue;
         }
         let Some(copy) = best_copy(seen, id).and_then(Member::report) else {
-            let machine = member.pod.as_ref().and_then(|pod| pod.machine.as_deref()).unwrap_or("an unknown machine");
+            let machine =
+                member.pod.as_ref().and_then(|pod| pod.machine.as_deref()).unwrap_or("an unknown machine");
             let message = format!(
                 "{} on {machine} does not answer and has no copy; it comes back, or its death is confirmed with the annotation {}",
                 member.name,
@@ -80,9 +82,15 @@ fn silent_owners(seen: &Observed) -> Verdict {
             continue;
         };
         let (reason, message) = if vote_possible(seen, copy, id) {
-            (Reason::AwaitingFailover, format!("primary unhealthy but replicas exist, waiting for auto-failover: {}", member.name))
+            (
+                Reason::AwaitingFailover,
+                format!("primary unhealthy but replicas exist, waiting for auto-failover: {}", member.name),
+            )
         } else {
-            (Reason::PrimaryUnreachable, format!("{} does not answer and too few primaries are left to vote", member.name))
+            (
+                Reason::PrimaryUnreachable,
+                format!("{} does not answer and too few primaries are left to vote", member.name),
+            )
         };
         waits.push(crate::action::Wait { reason, message });
     }
@@ -97,13 +105,19 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
             continue;
         }
         let orphans = orphaned_slots(seen, id);
-        let fresh = seen.staying().filter(|member| member.shard_index() == dead.shard_index()).find(|member| {
-            member.report().is_some_and(|report| report.nodes.len() == 1 && report.info.keys == 0)
-        });
+        let fresh =
+            seen.staying().filter(|member| member.shard_index() == dead.shard_index()).find(|member| {
+                member.report().is_some_and(|report| report.nodes.len() == 1 && report.info.keys == 0)
+            });
         let Some(fresh) = fresh else {
-            let taken = seen.staying().any(|member| member.shard_index() == dead.shard_index() && !member.verified_dead());
+            let taken = seen
+                .staying()
+                .any(|member| member.shard_index() == dead.shard_index() && !member.verified_dead());
             if taken {
-                return Verdict::wait(Reason::ShardLost, format!("{} is lost with its data, its successor starts", dead.name));
+                return Verdict::wait(
+                    Reason::ShardLost,
+                    format!("{} is lost with its data, its successor starts", dead.name),
+                );
             }
             return start::replacement(seen, want, dead, JoinType::Primary, Reason::ShardLost);
         };
@@ -121,12 +135,17 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
             let action = Action::AssignSlots { slots: vec![(target, orphans.difference(&own))] };
             return Verdict::act(Decision::act(action, Reason::ShardLost, message));
         }
-        let seed = seen.reports().find(|(_, report)| report.nodes.len() > 1 && report.info.role == Role::Primary);
+        let seed =
+            seen.reports().find(|(_, report)| report.nodes.len() > 1 && report.info.role == Role::Primary);
         let Some(seed) = seed.and_then(|(member, _)| view::target(member)) else {
             return Verdict::wait(Reason::ShardLost, "no live member is left to introduce the successor to");
         };
         let message = format!("introducing {} to {}", fresh.name, seed.node.name);
-        return Verdict::act(Decision::act(Action::Meet { seed, others: vec![target] }, Reason::ShardLost, message));
+        return Verdict::act(Decision::act(
+            Action::Meet { seed, others: vec![target] },
+            Reason::ShardLost,
+            message,
+        ));
     }
     Verdict::Pass
 }
@@ -134,7 +153,8 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
 /// The objects of the dead go last, when no live view lists them.
 pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
     let gone = seen.staying().find(|member| {
-        member.verified_dead() && member.id().is_none_or(|id| !view::listed_by_others(seen, id))
+        member.verified_dead()
+            && member.id().is_none_or(|id| !view::listed_by_others(seen, id))
             && member.recorded_id.is_some()
     });
     gone.map_or(Verdict::Pass, |member| {
@@ -182,7 +202,9 @@ fn is_copy(report: &NodeReport, dead: NodeId) -> bool {
     report.myself().and_then(|line| line.primary) == Some(dead)
         && !report.info.loading
         && report.info.link.as_ref().is_some_and(|link| {
-            link.offset > Offset(1) && !link.sync_in_progress && (link.up || link.down_since_seconds.is_some_and(|down| down >= 0))
+            link.offset > Offset(1)
+                && !link.sync_in_progress
+                && (link.up || link.down_since_seconds.is_some_and(|down| down >= 0))
         })
 }
 
@@ -199,11 +221,13 @@ fn best_copy(seen: &Observed, dead: NodeId) -> Option<&Member> {
 
 /// Why no replica of `dead` may be promoted now: another replica of it is unknown, or some view has moved on.
 fn promotion_refused(seen: &Observed, id: NodeId, dead: &Member) -> Option<String> {
-    let moved_on = seen.reports().any(|(_, report)| report.line(id).is_some_and(|line| line.slots.is_empty()));
+    let moved_on =
+        seen.reports().any(|(_, report)| report.line(id).is_some_and(|line| line.slots.is_empty()));
     if moved_on {
         return Some(format!("{} is dead; a successor has been elected and is becoming known", dead.name));
     }
-    let replicas = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| line.primary == Some(id));
+    let replicas =
+        seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| line.primary == Some(id));
     for line in replicas {
         let Some(member) = seen.member_by_id(line.id) else { continue };
         if member.report().is_none() && !member.verified_dead() {
@@ -216,9 +240,11 @@ fn promotion_refused(seen: &Observed, id: NodeId, dead: &Member) -> Option<Strin
 /// Whether an election can succeed in the candidate's own view: a majority of the slot-holding primaries, the dead
 /// one included in the count, is alive there.
 fn vote_possible(seen: &Observed, candidate: &NodeReport, dead: NodeId) -> bool {
-    let voters: Vec<_> = candidate.nodes.iter().filter(|line| line.flags.primary && !line.slots.is_empty()).collect();
+    let voters: Vec<_> =
+        candidate.nodes.iter().filter(|line| line.flags.primary && !line.slots.is_empty()).collect();
     let is_dead = |id: NodeId| id == dead || seen.member_by_id(id).is_some_and(Member::verified_dead);
-    let alive = voters.iter().filter(|line| !line.flags.fail && !line.flags.pfail && !is_dead(line.id)).count();
+    let alive =
+        voters.iter().filter(|line| !line.flags.fail && !line.flags.pfail && !is_dead(line.id)).count();
     alive > voters.len() / 2
 }
 
@@ -229,7 +255,10 @@ fn shard_unknown(seen: &Observed, id: NodeId, dead: &Member) -> bool {
         .flat_map(|(_, report)| &report.nodes)
         .filter(|line| line.primary == Some(id))
         .filter_map(|line| seen.member_by_id(line.id));
-    let of_record = seen.members.values().filter(|member| member.shard_index() == dead.shard_index() && member.recorded_id.is_some());
+    let of_record = seen
+        .members
+        .values()
+        .filter(|member| member.shard_index() == dead.shard_index() && member.recorded_id.is_some());
     of_view.chain(of_record).any(|member| !member.verified_dead() && member.report().is_none())
 }
 
@@ -263,5 +292,6 @@ fn slot_owners(seen: &Observed) -> Vec<NodeId> {
 
 /// Whether any answering node replicates `id`.
 fn replicated(seen: &Observed, id: NodeId) -> bool {
-    seen.reports().any(|(_, report)| report.id != id && report.myself().and_then(|line| line.primary) == Some(id))
+    seen.reports()
+        .any(|(_, report)| report.id != id && report.myself().and_then(|line| line.primary) == Some(id))
 }

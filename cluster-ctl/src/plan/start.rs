@@ -79,7 +79,9 @@ fn excess(seen: &Observed, shape: Shape) -> Vec<&Member> {
     let mut excess = Vec::new();
     for (index, mut members) in by_shard {
         let keep = if index < shape.shards { shape.per_shard() } else { 0 };
-        members.sort_by_key(|member| (never_answered(member), std::cmp::Reverse(member.start_attempt), member.name.clone()));
+        members.sort_by_key(|member| {
+            (never_answered(member), std::cmp::Reverse(member.start_attempt), member.name.clone())
+        });
         excess.extend(members.into_iter().skip(keep));
     }
     excess
@@ -101,7 +103,10 @@ fn retry_start(seen: &Observed, want: &Desired) -> Option<Decision> {
 
 /// Seconds between attempt `attempt` and the next: `first`, doubling up to [`MAX_RETRY_SECONDS`].
 fn retry_pause(first: i64, attempt: u32) -> i64 {
-    1i64.checked_shl(attempt.min(32)).and_then(|factor| first.checked_mul(factor)).unwrap_or(i64::MAX).min(MAX_RETRY_SECONDS)
+    1i64.checked_shl(attempt.min(32))
+        .and_then(|factor| first.checked_mul(factor))
+        .unwrap_or(i64::MAX)
+        .min(MAX_RETRY_SECONDS)
 }
 
 fn create_missing(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
@@ -114,7 +119,9 @@ fn create_missing(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decis
     }
     let template = match &want.template {
         Ok(template) => template,
-        Err(words) => return Some(Decision::wait(Reason::ReferencesUnresolved, words.clone(), Pace::Heartbeat)),
+        Err(words) => {
+            return Some(Decision::wait(Reason::ReferencesUnresolved, words.clone(), Pace::Heartbeat));
+        }
     };
     let nodes: Vec<NewNode> = missing
         .iter()
@@ -131,17 +138,30 @@ fn create(seen: &Observed, nodes: Vec<NewNode>, reason: Reason, message: String)
 }
 
 fn new_node(name: String, template: &ValkeyNodeSpec, index: u16, start_attempt: u32) -> NewNode {
-    let spec = ValkeyNodeSpec { shard_index: i32::from(index), lifecycle: Lifecycle::Joining, ..template.clone() };
+    let spec =
+        ValkeyNodeSpec { shard_index: i32::from(index), lifecycle: Lifecycle::Joining, ..template.clone() };
     NewNode { name, spec, join: None, start_attempt }
 }
 
 /// One new node in the place of a dead member, in a formed cluster.
-pub(super) fn replacement(seen: &Observed, want: &Desired, dead: &Member, join: JoinType, reason: Reason) -> Verdict {
+pub(super) fn replacement(
+    seen: &Observed,
+    want: &Desired,
+    dead: &Member,
+    join: JoinType,
+    reason: Reason,
+) -> Verdict {
     replacement_for(seen, want, dead.shard_index(), join, reason)
 }
 
 /// One new node for shard `index` of a formed cluster.
-pub(super) fn replacement_for(seen: &Observed, want: &Desired, index: u16, join: JoinType, reason: Reason) -> Verdict {
+pub(super) fn replacement_for(
+    seen: &Observed,
+    want: &Desired,
+    index: u16,
+    join: JoinType,
+    reason: Reason,
+) -> Verdict {
     let template = match &want.template {
         Ok(template) => template,
         Err(words) => return Verdict::wait(Reason::ReferencesUnresolved, words.clone()),
@@ -161,14 +181,17 @@ pub(super) fn joiner(seen: &Observed, want: &Desired, member: &Member) -> Option
         let message = format!("replacing {} that {why}", member.name);
         return Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)));
     }
-    let wait = start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member))?;
+    let wait =
+        start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member))?;
     Some(Verdict::Wait(vec![wait]))
 }
 
 fn await_members(seen: &Observed) -> Option<Decision> {
     let mut waits: Vec<Wait> = seen
         .staying()
-        .filter_map(|member| start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member)))
+        .filter_map(|member| {
+            start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member))
+        })
         .collect();
     // The one that a person can do something about comes first.
     waits.sort_by_key(|wait| match wait.reason {

@@ -12,12 +12,7 @@ use crate::words::Reason;
 /// The member as the target of a command; `None` unless its server answered in this tick.
 pub(crate) fn target(member: &Member) -> Option<Target> {
     let pod = member.pod.as_ref()?;
-    Some(Target {
-        node: node_ref(member),
-        pod_uid: pod.uid.clone(),
-        id: member.report()?.id,
-        ip: pod.ip?,
-    })
+    Some(Target { node: node_ref(member), pod_uid: pod.uid.clone(), id: member.report()?.id, ip: pod.ip? })
 }
 
 /// The member as an object.
@@ -50,8 +45,12 @@ pub(crate) fn least_crowded<'a>(candidates: &[&'a Member], primaries: &[&Member]
     let machine = |member: &Member| member.pod.as_ref().and_then(|pod| pod.machine.clone());
     let zone = |member: &Member| member.pod.as_ref().and_then(|pod| pod.zone.clone());
     let crowd = |member: &Member| {
-        let on = primaries.iter().filter(|other| machine(other).is_some() && machine(other) == machine(member)).count();
-        let near = primaries.iter().filter(|other| zone(other).is_some() && zone(other) == zone(member)).count();
+        let on = primaries
+            .iter()
+            .filter(|other| machine(other).is_some() && machine(other) == machine(member))
+            .count();
+        let near =
+            primaries.iter().filter(|other| zone(other).is_some() && zone(other) == zone(member)).count();
         (on, near, member.name.clone())
     };
     candidates.iter().copied().min_by_key(|member| crowd(member))
@@ -104,7 +103,9 @@ pub(crate) fn answer_wait(member: &Member) -> Option<Wait> {
         }
         Answer::AuthRejected => Some(Wait {
             reason: Reason::AuthRejected,
-            message: format!("{name} refuses the operator's password; compare the auth Secret with what the node loaded"),
+            message: format!(
+                "{name} refuses the operator's password; compare the auth Secret with what the node loaded"
+            ),
         }),
         Answer::Silent(_) | Answer::Said(_) | Answer::NotAsked => None,
     }
@@ -123,7 +124,7 @@ pub(crate) fn strangers(member: &Member, ours: &BTreeSet<NodeId>) -> Vec<NodeId>
 
 /// The decision of a tick in which no rule acts.
 pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Decision {
-    if let Err(words) = &want.template {
+    if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
         waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
     }
     if let Some(words) = seen.objects.foreign() {
@@ -131,8 +132,6 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
     }
     match waits.first().cloned() {
         None => Decision::settled(),
-        Some(Wait { reason, message }) => {
-            Decision { action: None, reason, message, waits, pace: Pace::Wait }
-        }
+        Some(Wait { reason, message }) => Decision { action: None, reason, message, waits, pace: Pace::Wait },
     }
 }

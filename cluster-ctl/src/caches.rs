@@ -1,0 +1,242 @@
+//! Watches and the caches they fill. One watch per kind, scoped by label where people have objects of the kind too.
+//!
+//! Each event is in its cache before it wakes a cluster, so that a tick never sees less than what woke it. Decides
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSpec, Secret, Service};
+use kube::api::Api;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use shared::api::{ValkeyCluster, ValkeyConfig, ValkeyImage, ValkeyNode, ValkeyRole};
+use shared::{names, resolve};
+
+use crate::build;
+use crate::kube_api::cluster_of_labels;
+use crate::ports::{ClusterKey, Menu, World};
+
+/// A stream of clusters to look at.
+pub type Wakes = BoxStream<'static, Result<ObjectRef<ValkeyCluster>, watcher::Error>>;
+
+/// What the watches have seen.
+pub struct Caches {
+    /// Clusters.
+    pub clusters: Store<ValkeyCluster>,
+    nodes: Store<ValkeyNode>,
+    pods: Store<Pod>,
+    services: Store<Service>,
+    secrets: Store<Secret>,
+    config_maps: Store<ConfigMap>,
+    configs: Store<ValkeyConfig>,
+    images: Store<ValkeyImage>,
+    roles: Store<ValkeyRole>,
+    machines: Store<PartialObjectMeta<Node>>,
+}
+
+impl Caches {
+    /// Starts the watches. The stream must be polled for the caches to fill.
+    pub fn start(client: &Client) -> (Arc<Self>, Wakes) {
+        let everywhere = watcher::Config::default();
+        let managed = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
+        let ours = watcher::Config::default().labels(&managed);
+        // Nodes' own ConfigMaps are node-ctl's business.
+        let cluster_level = format!("{managed},{}!={}", names::LABEL_COMPONENT, names::COMPONENT_NODE);
+        let cluster_level = watcher::Config::default().labels(&cluster_level);
+        let (clusters, cluster_events) =
+            watch::<ValkeyCluster>(Api::all(client.clone()), everywhere.clone(), |_| {});
+        let (nodes, node_events) = watch::<ValkeyNode>(Api::all(client.clone()), everywhere.clone(), |_| {});
+        let (pods, pod_events) = watch::<Pod>(Api::all(client.clone()), ours.clone(), trim_pod);
+        let (services, service_events) = watch::<Service>(Api::all(client.clone()), ours.clone(), |_| {});
+        let (secrets, secret_events) = watch::<Secret>(Api::all(client.clone()), ours, |_| {});
+        let (config_maps, map_events) = watch::<ConfigMap>(Api::all(client.clone()), cluster_level, |_| {});
+        let (configs, config_events) =
+            watch::<ValkeyConfig>(Api::all(client.clone()), everywhere.clone(), |_| {});
+        let (images, image_events) =
+            watch::<ValkeyImage>(Api::all(client.clone()), everywhere.clone(), |_| {});
+        let (roles, role_events) = watch::<ValkeyRole>(Api::all(client.clone()), everywhere.clone(), |_| {});
+        // Of Kubernetes nodes the labels are all that is kept.
+        let (machines, machine_events) =
+            watch::<PartialObjectMeta<Node>>(Api::all(client.clone()), everywhere, |node| {
+                node.metadata.annotations = None;
+            });
+        let caches = Arc::new(Self {
+            clusters,
+            nodes,
+            pods,
+            services,
+            secrets,
+            config_maps,
+            configs,
+            images,
+            roles,
+            machines,
+        });
+        let menu = |caches: &Arc<Self>| (Arc::clone(caches), Arc::clone(caches), Arc::clone(caches));
+        let (of_config, of_image, of_role) = menu(&caches);
+        let wakes = stream::select_all([
+            cluster_events.map_ok(|cluster| vec![ObjectRef::from_obj(&*cluster)]).boxed(),
+            by_label(node_events),
+            by_label(pod_events),
+            by_label(service_events),
+            by_label(secret_events),
+            by_label(map_events),
+            config_events.map_ok(move |config| of_config.users_of_config(&config.name_any())).boxed(),
+            image_events.map_ok(move |image| of_image.users_of_image(&image.name_any())).boxed(),
+            role_events.map_ok(move |role| of_role.users_of_role(&role.name_any())).boxed(),
+            // Zones of machines change nothing by themselves.
+            machine_events.map_ok(|_| Vec::new()).boxed(),
+        ]);
+        let wakes = wakes.map_ok(|refs| stream::iter(refs).map(Ok)).try_flatten().boxed();
+        (caches, wakes)
+    }
+
+    /// Waits until every watch has listed what there is.
+    pub async fn synced(&self) -> Result<(), reflector::store::WriterDropped> {
+        self.clusters.wait_until_ready().await?;
+        self.nodes.wait_until_ready().await?;
+        self.pods.wait_until_ready().await?;
+        self.services.wait_until_ready().await?;
+        self.secrets.wait_until_ready().await?;
+        self.config_maps.wait_until_ready().await?;
+        self.configs.wait_until_ready().await?;
+        self.images.wait_until_ready().await?;
+        self.roles.wait_until_ready().await?;
+        self.machines.wait_until_ready().await
+    }
+
+    /// The cluster and all that belongs to it.
+    pub fn world(&self, key: &ClusterKey) -> Option<World> {
+        let cluster = self.clusters.get(&ObjectRef::new(&key.name).within(&key.namespace))?;
+        let uid = cluster.metadata.uid.clone().unwrap_or_default();
+        let mut nodes = self.nodes.state();
+        nodes.retain(|node| {
+            node.metadata.namespace.as_ref() == Some(&key.namespace) && build::owned_by(&node.metadata, &uid)
+        });
+        nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let pods = nodes
+            .iter()
+            .filter_map(|node| {
+                let name = node.metadata.name.clone()?;
+                Some((name.clone(), self.pods.get(&ObjectRef::new(&name).within(&key.namespace))?))
+            })
+            .collect();
+        let machines = self.machines.state();
+        let zone = |node: &Arc<PartialObjectMeta<Node>>| {
+            Some((node.metadata.name.clone()?, node.labels().get("topology.kubernetes.io/zone")?.clone()))
+        };
+        Some(World {
+            service: self.services.get(&ObjectRef::new(&names::service(&key.name)).within(&key.namespace)),
+            auth: self.secrets.get(&ObjectRef::new(&names::auth_secret(&key.name)).within(&key.namespace)),
+            acl: self
+                .config_maps
+                .get(&ObjectRef::new(&names::acl_config_map(&key.name)).within(&key.namespace)),
+            zones: machines.iter().filter_map(zone).collect(),
+            menu: Arc::new(self.menu()),
+            cluster,
+            nodes,
+            pods,
+        })
+    }
+
+    fn menu(&self) -> Menu {
+        fn specs<K: Resource + Clone + 'static, S>(
+            store: &Store<K>,
+            spec: impl Fn(&K) -> S,
+        ) -> BTreeMap<String, S>
+        where
+            K::DynamicType: Eq + Hash + Clone,
+        {
+            store
+                .state()
+                .iter()
+                .filter_map(|object| Some((object.meta().name.clone()?, spec(object))))
+                .collect()
+        }
+        Menu {
+            configs: specs(&self.configs, |config| config.spec.clone()),
+            images: specs(&self.images, |image| image.spec.clone()),
+            roles: specs(&self.roles, |role| role.spec.clone()),
+        }
+    }
+
+    /// Clusters whose config chain names `config`, those that failed to resolve it included.
+    fn users_of_config(&self, config: &str) -> Vec<ObjectRef<ValkeyCluster>> {
+        self.users(|_, resolution| resolution.uses_config(config))
+    }
+
+    fn users_of_image(&self, image: &str) -> Vec<ObjectRef<ValkeyCluster>> {
+        self.users(|_, resolution| resolution.uses_image(image))
+    }
+
+    fn users_of_role(&self, role: &str) -> Vec<ObjectRef<ValkeyCluster>> {
+        self.users(|cluster, resolution| {
+            let of_config = resolution.acl.iter().flatten();
+            let permissions = of_config.chain(&cluster.spec.acl).flat_map(|binding| &binding.permissions);
+            permissions.into_iter().any(|permission| permission.role_ref == role)
+        })
+    }
+
+    fn users(
+        &self,
+        uses: impl Fn(&ValkeyCluster, &resolve::Resolution) -> bool,
+    ) -> Vec<ObjectRef<ValkeyCluster>> {
+        let menu = self.menu();
+        let clusters = self.clusters.state();
+        let using = clusters.iter().filter(|cluster| {
+            let resolution = resolve::resolve(&cluster.spec.config_ref, &menu.configs, &menu.images);
+            uses(cluster, &resolution)
+        });
+        using.map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
+    }
+}
+
+type Events<K> = BoxStream<'static, Result<Arc<K>, watcher::Error>>;
+
+/// One watch: what it saw, and a stream of every object that came, changed or went.
+fn watch<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    trim: impl Fn(&mut K) + Send + Sync + 'static,
+) -> (Store<K>, Events<K>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (reader, writer) = reflector::store();
+    let stream = watcher(api, config)
+        .default_backoff()
+        .modify(move |object| {
+            object.meta_mut().managed_fields = None;
+            trim(object);
+        })
+        .reflect(writer)
+        .touched_objects()
+        .map_ok(Arc::new)
+        .boxed();
+    (reader, stream)
+}
+
+/// Wakes the cluster that the object's labels name.
+fn by_label<K: Resource + Send + Sync + 'static>(
+    events: Events<K>,
+) -> BoxStream<'static, Result<Vec<ObjectRef<ValkeyCluster>>, watcher::Error>> {
+    events
+        .map_ok(|object| {
+            let key = cluster_of_labels(object.meta().namespace.as_deref(), object.meta().labels.as_ref());
+            key.into_iter().map(|key| ObjectRef::new(&key.name).within(&key.namespace)).collect()
+        })
+        .boxed()
+}
+
+/// Of a Pod's spec only the machine is used.
+fn trim_pod(pod: &mut Pod) {
+    let node_name = pod.spec.take().and_then(|spec| spec.node_name);
+    pod.spec = Some(PodSpec { node_name, ..PodSpec::default() });
+}

@@ -1,0 +1,151 @@
+//! Runs the ticks: watches wake clusters, each cluster has at most one tick at a time, different clusters run
+//! concurrently. Wiring only.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use kube::ResourceExt;
+use kube::runtime::controller::{Action as Requeue, Config, applier};
+use shared::api::ValkeyCluster;
+use shared::backoff::{self, Backoff, Failures};
+use shared::health::Heartbeat;
+use shared::metrics::ControllerMetrics;
+use shared::run::App;
+use shared::secret::{self, RandomError};
+use shared::telemetry;
+use tracing::{debug, warn};
+
+use crate::caches::Caches;
+use crate::kube_api::KubeApi;
+use crate::model::Millis;
+use crate::ports::{ClusterKey, Host};
+use crate::reconcile::{Context, Next, TickError};
+use crate::valkey_api::ValkeyApi;
+
+/// Name of the controller in metrics and health.
+const NAME: &str = "cluster";
+/// First and longest pause after a failed tick.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+/// Clusters whose failures are counted.
+const MAX_FAILING: usize = 4096;
+/// How often the loop shows that it turns while nothing else does.
+const TURN: Duration = Duration::from_secs(10);
+
+/// The clock and the system's CSPRNG.
+struct System;
+
+impl Host for System {
+    fn now(&self) -> Millis {
+        jiff::Timestamp::now().into()
+    }
+
+    fn random_hex(&self, digits: usize) -> Result<String, RandomError> {
+        secret::random_hex(digits)
+    }
+}
+
+struct Shared {
+    context: Context<KubeApi, ValkeyApi, System>,
+    metrics: ControllerMetrics,
+    heartbeat: Heartbeat,
+    failures: Mutex<Failures<ClusterKey>>,
+}
+
+/// Runs until shutdown is asked for; a tick under way is finished.
+pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let (caches, wakes) = Caches::start(&app.client);
+    let kube = KubeApi::new(app.client.clone(), Arc::clone(&caches), app.events.clone());
+    let settings = app.settings.clone();
+    let valkey =
+        ValkeyApi::new(settings.valkey_connect_timeout, settings.valkey_timeout, app.metrics.valkey.clone());
+    let shared = Arc::new(Shared {
+        context: Context::new(kube, valkey, System, settings),
+        metrics: app.metrics.controller.clone(),
+        heartbeat: app.health.heartbeat(NAME),
+        failures: Mutex::new(Failures::new(MAX_FAILING)),
+    });
+    let ready = app.health.ready_flag("caches");
+    let synced = {
+        let caches = Arc::clone(&caches);
+        async move {
+            if caches.synced().await.is_ok() {
+                ready.set(true);
+            }
+        }
+    };
+    let stop = app.shutdown.clone();
+    let queue = wakes.take_until(async move { stop.wait().await });
+    let beats = Arc::clone(&shared);
+    let turning = async move {
+        let mut tick = tokio::time::interval(TURN);
+        loop {
+            tick.tick().await;
+            beats.heartbeat.beat();
+        }
+    };
+    let reconciler = {
+        let caches = Arc::clone(&caches);
+        move |cluster: Arc<ValkeyCluster>, shared: Arc<Shared>| {
+            let caches = Arc::clone(&caches);
+            async move {
+                // Nothing is decided before every cache has listed what there is: a missing object may just be unseen.
+                if caches.synced().now_or_never().is_none_or(|synced| synced.is_err()) {
+                    return Ok(Requeue::requeue(Duration::from_millis(50)));
+                }
+                reconcile(&cluster, &shared).await
+            }
+            .boxed()
+        }
+    };
+    let work = applier(reconciler, on_error, shared, caches.clusters.clone(), queue, Config::default())
+        .for_each(|outcome| async move {
+            if let Err(error) = outcome {
+                debug!(error = %telemetry::chain(&error), "controller");
+            }
+        });
+    tokio::select! {
+        biased;
+        () = work => Ok(()),
+        () = async { futures::join!(synced, turning); } => Ok(()),
+    }
+}
+
+async fn reconcile(cluster: &ValkeyCluster, shared: &Shared) -> Result<Requeue, TickError> {
+    let key = key(cluster);
+    let timer = shared.metrics.start(NAME);
+    shared.heartbeat.beat();
+    match shared.context.tick(&key).await {
+        Ok(next) => {
+            timer.finish("ok");
+            shared.failures.lock().unwrap_or_else(PoisonError::into_inner).reset(&key);
+            Ok(match next {
+                Next::After(pause) => Requeue::requeue(pause),
+                Next::Gone => Requeue::await_change(),
+            })
+        }
+        Err(error) => {
+            timer.finish("error");
+            Err(error)
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature is kube's")]
+fn on_error(cluster: Arc<ValkeyCluster>, error: &TickError, shared: Arc<Shared>) -> Requeue {
+    let key = key(&cluster);
+    let failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).failed(&key);
+    let pause = BACKOFF.jittered(failures, backoff::random());
+    warn!(
+        cluster_name = %key.name,
+        namespace = %key.namespace,
+        error = %telemetry::chain(error),
+        retry_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
+        "reconcile error, requeuing"
+    );
+    Requeue::requeue(pause)
+}
+
+fn key(cluster: &ValkeyCluster) -> ClusterKey {
+    ClusterKey { namespace: cluster.namespace().unwrap_or_default(), name: cluster.name_any() }
+}

@@ -1,0 +1,100 @@
+//! From the spec and the menu to what is wanted: size, node template, ACL file. Pure.
+
+use shared::acl::{self, AclFile, AclInput, PasswordHash};
+use shared::api::{Lifecycle, Placement, ValkeyNodeSpec, ZoneSpread};
+use shared::names;
+use shared::resolve::{self, Resolution};
+use shared::secret::Redacted;
+use shared::valkey::types::EngineVersion;
+
+use crate::model::{Desired, Observed, Patience};
+use crate::observe::shape;
+use crate::ports::World;
+
+/// The oldest engine that the operator knows; rendered for when a version is not known.
+pub const OLDEST_ENGINE: EngineVersion = EngineVersion::new(8, 1, 0);
+
+/// Passwords of the system users, from the auth Secret.
+#[derive(Clone, Debug)]
+pub struct Passwords {
+    /// Of the operator's user.
+    pub operator: Redacted<String>,
+    /// Of the replication user.
+    pub repl: Redacted<String>,
+}
+
+/// The spec's config, resolved.
+pub fn resolve(world: &World) -> Resolution {
+    resolve::resolve(&world.cluster.spec.config_ref, &world.menu.configs, &world.menu.images)
+}
+
+/// What is wanted. `names` are fresh node names; `default_spread` is the operator's setting, written into each new
+/// node so that node-ctl needs to know none.
+pub fn desired(
+    world: &World,
+    resolution: &Resolution,
+    names: Vec<String>,
+    default_spread: ZoneSpread,
+) -> Desired {
+    let spec = &world.cluster.spec;
+    let template = resolution.config.as_ref().map_err(ToString::to_string).map(|config| {
+        let placement = spec.placement.clone().unwrap_or_default();
+        ValkeyNodeSpec {
+            cluster_name: world.cluster.metadata.name.clone().unwrap_or_default(),
+            image: config.image.clone(),
+            cpu: config.cpu.clone(),
+            memory: config.memory.clone(),
+            version: Some(config.version.clone()),
+            valkey_settings: config.valkey.clone(),
+            shard_index: 0,
+            tls_secret: spec.tls.as_ref().map(|tls| tls.secret_ref.clone()),
+            placement: Some(Placement {
+                zone_spread: Some(placement.zone_spread.unwrap_or(default_spread)),
+                ..placement
+            }),
+            lifecycle: Lifecycle::Joining,
+        }
+    });
+    Desired {
+        shape: shape(spec.shards, spec.replicas_per_shard),
+        template,
+        acl: Ok(()),
+        tls: Ok(()),
+        names,
+        patience: Patience::default(),
+    }
+}
+
+/// The lowest engine version that must understand the ACL file: of the running nodes, and of the image to be run.
+pub fn acl_engine(seen: &Observed, resolution: &Resolution) -> EngineVersion {
+    let running = seen.reports().map(|(_, report)| report.info.version);
+    let declared =
+        resolution.config.as_ref().ok().map(|config| config.version.parse().unwrap_or(OLDEST_ENGINE));
+    running.chain(declared).min().unwrap_or(OLDEST_ENGINE)
+}
+
+/// The ACL file that should be published, or what does not resolve, in the words for a person.
+pub fn acl_file(
+    world: &World,
+    resolution: &Resolution,
+    passwords: &Passwords,
+    engine: EngineVersion,
+) -> Result<AclFile, String> {
+    let config = resolution.acl.as_ref().map_err(ToString::to_string)?;
+    acl::render(&AclInput {
+        config,
+        cluster: &world.cluster.spec.acl,
+        roles: &world.menu.roles,
+        operator_passwords: &[PasswordHash::of(&passwords.operator)],
+        repl_passwords: &[PasswordHash::of(&passwords.repl)],
+        engine,
+    })
+    .map_err(|error| error.to_string())
+}
+
+/// The passwords in the auth Secret; `None` when a key is missing or no text.
+pub fn passwords(world: &World) -> Option<Passwords> {
+    let data = world.auth.as_ref()?.data.as_ref()?;
+    let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok().map(Redacted::new);
+    Some(Passwords { operator: text(names::KEY_OPERATOR_PASSWORD)?, repl: text(names::KEY_REPL_PASSWORD)? })
+}

@@ -1,0 +1,357 @@
+//! Carries out one action. Makes no choice: what to do is in the action, whether it may still be done is re-checked
+//! where it acts.
+//!
+//! Before the first command the intent is recorded on the cluster under the resourceVersion that the tick read: of two
+//! operators, or of two plans, one gets through.
+
+use futures::StreamExt;
+use shared::api::{LastAction, Lifecycle, ValkeyCluster, ValkeyClusterStatus};
+use shared::names;
+use shared::valkey::report::NodeReport;
+use shared::valkey::types::NodeId;
+
+use crate::action::{Action, NewNode, Target};
+use crate::build;
+use crate::model::{Millis, Observed};
+use crate::observe::Access;
+use crate::ports::{Command, Kube, KubeError, SendError, Server, ServerTls, Valkey, World};
+
+/// What came of an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every part of it was accepted.
+    Done,
+    /// The world is not what the plan saw; nothing, or only a part, was done. The next tick looks again.
+    Stale(String),
+    /// A reply was lost: it may have been done or not. The next tick looks.
+    Unknown(String),
+}
+
+/// Why an action failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// A call to the Kubernetes API failed.
+    #[error("{action} failed")]
+    Kube {
+        /// Kind of the action.
+        action: &'static str,
+        /// Why.
+        #[source]
+        source: KubeError,
+    },
+    /// A server refused the command.
+    #[error("{action} on {node} failed")]
+    Valkey {
+        /// Kind of the action.
+        action: &'static str,
+        /// The node.
+        node: String,
+        /// Why.
+        #[source]
+        source: SendError,
+    },
+    /// There is nothing to log in with.
+    #[error("{action} needs the auth Secret")]
+    NoAccess {
+        /// Kind of the action.
+        action: &'static str,
+    },
+}
+
+/// What an execution needs besides the action.
+pub struct Execution<'a, K, V> {
+    /// Kubernetes.
+    pub kube: &'a K,
+    /// Valkey.
+    pub valkey: &'a V,
+    /// The Kubernetes half of the observation.
+    pub world: &'a World,
+    /// The observation that the action was planned on.
+    pub seen: &'a Observed,
+    /// How to reach servers.
+    pub access: Option<&'a Access>,
+}
+
+impl<K: Kube, V: Valkey> Execution<'_, K, V> {
+    /// Records the intent with `status`, then acts. The saved cluster is returned too, so that the next tick need not
+    /// wait for its own write to come back.
+    pub async fn run(
+        &self,
+        action: &Action,
+        mut status: ValkeyClusterStatus,
+        now: Millis,
+    ) -> Result<(Outcome, Option<ValkeyCluster>), ExecuteError> {
+        let kind = action.kind();
+        let number = self
+            .world
+            .cluster
+            .status
+            .as_ref()
+            .and_then(|status| status.last_action.as_ref())
+            .map_or(0, |last| last.number);
+        status.last_action = Some(LastAction {
+            number: number + 1,
+            kind: kind.to_owned(),
+            on: summary(&action.on()),
+            time: build::time(now),
+        });
+        if let Action::TakeSnapshot { .. } = action {
+            status.target_spec = Some(Box::new(self.world.cluster.spec.clone()));
+        }
+        let saved = match self.kube.save_status(&self.world.cluster, &status).await {
+            Ok(saved) => saved,
+            Err(KubeError::Conflict { .. }) => {
+                return Ok((Outcome::Stale("the cluster has changed".to_owned()), None));
+            }
+            Err(source) => return Err(ExecuteError::Kube { action: kind, source }),
+        };
+        let outcome = self.act(action).await?;
+        Ok((outcome, Some(saved)))
+    }
+
+    async fn act(&self, action: &Action) -> Result<Outcome, ExecuteError> {
+        match action {
+            Action::TakeSnapshot { .. } => Ok(Outcome::Done),
+            Action::CreateNodes { nodes, known } => self.create_nodes(nodes, known).await,
+            Action::SetConfigEpochs { epochs } => {
+                self.send_all(
+                    action,
+                    epochs.iter().map(|(target, epoch)| (target, Command::SetConfigEpoch(*epoch))),
+                    &alone,
+                )
+                .await
+            }
+            Action::AssignSlots { slots } => {
+                let commands =
+                    slots.iter().map(|(target, slots)| (target, Command::AddSlots(slots.ranges().to_vec())));
+                self.send_all(action, commands, &|report| self.knows_only_ours(report)).await
+            }
+            Action::Meet { seed, others } => self.meet(action, seed, others).await,
+            Action::Replicate { links } => {
+                let commands = links.iter().map(|(target, primary)| (target, Command::Replicate(*primary)));
+                self.send_all(action, commands, &owns_nothing).await
+            }
+            Action::Activate { nodes } => {
+                for node in nodes {
+                    let moved = self
+                        .kube
+                        .set_lifecycle(self.namespace(), &node.name, &node.uid, Lifecycle::Active)
+                        .await;
+                    if let Some(outcome) = kube_outcome(action, moved)? {
+                        return Ok(outcome);
+                    }
+                }
+                Ok(Outcome::Done)
+            }
+            Action::Forget { id, on } => {
+                let commands = on.iter().map(|target| (target, Command::Forget(*id)));
+                self.send_all(action, commands, &|report| may_forget(report, *id)).await
+            }
+            Action::Failover { kind, on, from } => {
+                self.send_all(action, [(on, Command::Failover(*kind))], &|report| {
+                    may_take_over(report, *from)
+                })
+                .await
+            }
+            Action::DeleteNodes { nodes, .. } => {
+                for node in nodes {
+                    let deleted = self.kube.delete_node(self.namespace(), &node.name, &node.uid).await;
+                    if let Some(outcome) = kube_outcome(action, deleted)? {
+                        return Ok(outcome);
+                    }
+                }
+                Ok(Outcome::Done)
+            }
+            Action::ReleaseCluster => self.release().await,
+        }
+    }
+
+    fn namespace(&self) -> &str {
+        &self.seen.cluster.namespace
+    }
+
+    /// Creates the nodes, if the live set of nodes is exactly the one that the plan knew.
+    async fn create_nodes(
+        &self,
+        nodes: &[NewNode],
+        known: &std::collections::BTreeSet<String>,
+    ) -> Result<Outcome, ExecuteError> {
+        let failed = |source| ExecuteError::Kube { action: "CreateNodes", source };
+        let live = self.kube.live_nodes(&self.world.cluster).await.map_err(failed)?;
+        let live: std::collections::BTreeSet<String> =
+            live.into_iter().filter_map(|node| node.metadata.uid).collect();
+        if live != *known {
+            return Ok(Outcome::Stale("the set of nodes has changed".to_owned()));
+        }
+        for node in nodes {
+            match self.kube.create_node(&build::node(&self.world.cluster, node)).await {
+                Ok(()) => {}
+                Err(KubeError::Exists { .. }) => {
+                    return Ok(Outcome::Stale(format!("{} exists, drawing again", node.name)));
+                }
+                Err(source) => return Err(failed(source)),
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Each target is asked who it is and whether it knows strangers before the seed hears of it: a MEET to another
+    /// cluster's node would merge the two.
+    async fn meet(&self, action: &Action, seed: &Target, others: &[Target]) -> Result<Outcome, ExecuteError> {
+        for other in others {
+            let server = self.server(action, other)?;
+            match self.valkey.report(&server).await {
+                Ok(report) => {
+                    if let Err(why) = is(other.id)(&report).and_then(|()| self.knows_only_ours(&report)) {
+                        return Ok(Outcome::Stale(format!("{}: {why}", other.node.name)));
+                    }
+                }
+                Err(source) => return valkey_outcome(action, &other.node.name, source.into()),
+            }
+        }
+        let commands = others.iter().map(|other| (seed, Command::Meet(other.ip)));
+        self.send_all(action, commands, &|_| Ok(())).await
+    }
+
+    async fn release(&self) -> Result<Outcome, ExecuteError> {
+        let failed = |source| ExecuteError::Kube { action: "ReleaseCluster", source };
+        if let Some(secret) = &self.world.auth
+            && build::owned_by(&secret.metadata, &self.seen.cluster.uid)
+            && crate::observe::has_finalizer(&secret.metadata.finalizers, names::AUTH_FINALIZER)
+        {
+            match self.kube.release_secret(secret).await {
+                Ok(()) | Err(KubeError::NotFound { .. }) => {}
+                Err(KubeError::Conflict { .. }) => {
+                    return Ok(Outcome::Stale("the auth Secret has changed".to_owned()));
+                }
+                Err(source) => return Err(failed(source)),
+            }
+        }
+        // The intent has moved the resourceVersion: this write carries none, and touches only our own entry.
+        match self.kube.set_cluster_finalizer(&self.world.cluster, false).await {
+            Ok(()) | Err(KubeError::NotFound { .. }) => Ok(Outcome::Done),
+            Err(KubeError::Conflict { .. }) => Ok(Outcome::Stale("the cluster has changed".to_owned())),
+            Err(source) => Err(failed(source)),
+        }
+    }
+
+    /// Sends one command per target, all at once but bounded; the first that is not accepted decides the outcome.
+    async fn send_all<'t>(
+        &self,
+        action: &Action,
+        commands: impl IntoIterator<Item = (&'t Target, Command)>,
+        check: &(dyn Fn(&NodeReport) -> Result<(), String> + Send + Sync),
+    ) -> Result<Outcome, ExecuteError> {
+        let mut jobs = Vec::new();
+        for (target, command) in commands {
+            jobs.push((target.node.name.clone(), target.id, self.server(action, target)?, command));
+        }
+        let fan_out = self.access.map_or(1, |access| access.fan_out.max(1));
+        let results: Vec<(String, Result<(), SendError>)> = futures::stream::iter(jobs)
+            .map(|(name, id, server, command)| async move {
+                let check = |report: &NodeReport| is(id)(report).and_then(|()| check(report));
+                (name, self.valkey.send(&server, &check, &command).await)
+            })
+            .buffer_unordered(fan_out)
+            .collect()
+            .await;
+        let mut outcome = Outcome::Done;
+        for (name, result) in results {
+            if let Err(error) = result {
+                outcome = valkey_outcome(action, &name, error)?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn server(&self, action: &Action, target: &Target) -> Result<Server, ExecuteError> {
+        let access = self.access.ok_or(ExecuteError::NoAccess { action: action.kind() })?;
+        let cluster = &self.seen.cluster;
+        Ok(Server {
+            pod_uid: target.pod_uid.clone(),
+            pod: target.node.name.clone(),
+            ip: target.ip,
+            tls: access.ca_pem.as_ref().map(|ca_pem| ServerTls {
+                name: names::pod_host(&target.node.name, &cluster.name, &cluster.namespace),
+                ca_pem: ca_pem.clone(),
+            }),
+            credentials: access.credentials.clone(),
+        })
+    }
+
+    fn knows_only_ours(&self, report: &NodeReport) -> Result<(), String> {
+        let ours = self.seen.ids();
+        let stranger = report.nodes.iter().find(|line| !line.flags.handshake && !ours.contains(&line.id));
+        stranger.map_or(Ok(()), |line| Err(format!("it knows {}, which is not of this cluster", line.id)))
+    }
+}
+
+/// The server is the one that the plan saw.
+fn is(id: NodeId) -> impl Fn(&NodeReport) -> Result<(), String> {
+    move |report| {
+        if report.id == id { Ok(()) } else { Err(format!("{} answers in the place of {id}", report.id)) }
+    }
+}
+
+fn alone(report: &NodeReport) -> Result<(), String> {
+    if report.nodes.len() == 1 { Ok(()) } else { Err("it knows other nodes already".to_owned()) }
+}
+
+fn owns_nothing(report: &NodeReport) -> Result<(), String> {
+    let slots = report.myself().map(|line| line.slots.clone()).unwrap_or_default();
+    if slots.is_empty() { Ok(()) } else { Err(format!("it owns slots {slots}")) }
+}
+
+fn may_forget(report: &NodeReport, id: NodeId) -> Result<(), String> {
+    if report.myself().and_then(|line| line.primary) == Some(id) {
+        return Err(format!("it replicates {id}"));
+    }
+    match report.line(id) {
+        Some(line) if !line.slots.is_empty() => Err(format!("{id} owns slots {}", line.slots)),
+        _ => Ok(()),
+    }
+}
+
+/// The promotion gate at the replica itself: it follows the dead primary, which still owns its slots in its view, and
+/// its link is not alive.
+fn may_take_over(report: &NodeReport, from: NodeId) -> Result<(), String> {
+    if report.myself().and_then(|line| line.primary) != Some(from) {
+        return Err(format!("it does not replicate {from}"));
+    }
+    if report.line(from).is_none_or(|line| line.slots.is_empty()) {
+        return Err(format!("{from} owns no slots in its view any more"));
+    }
+    let fresh = report.info.link.as_ref().is_some_and(|link| link.up && link.last_io_seconds == 0);
+    let reachable =
+        report.line(from).is_some_and(|line| line.link_connected && !line.flags.fail && !line.flags.pfail);
+    if fresh && reachable { Err(format!("its link to {from} is alive")) } else { Ok(()) }
+}
+
+fn valkey_outcome(action: &Action, node: &str, error: SendError) -> Result<Outcome, ExecuteError> {
+    match error {
+        SendError::Precondition(why) => Ok(Outcome::Stale(format!("{node}: {why}"))),
+        SendError::Valkey(source) if source.outcome_unknown() => {
+            Ok(Outcome::Unknown(format!("{node}: {}", shared::telemetry::chain(&source))))
+        }
+        source @ SendError::Valkey(_) => {
+            Err(ExecuteError::Valkey { action: action.kind(), node: node.to_owned(), source })
+        }
+    }
+}
+
+fn kube_outcome(action: &Action, result: Result<(), KubeError>) -> Result<Option<Outcome>, ExecuteError> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(error @ (KubeError::Conflict { .. } | KubeError::NotFound { .. } | KubeError::Exists { .. })) => {
+            Ok(Some(Outcome::Stale(error.to_string())))
+        }
+        Err(source) => Err(ExecuteError::Kube { action: action.kind(), source }),
+    }
+}
+
+/// Names for a person, cut where a field of the API would be too long.
+fn summary(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
+}

@@ -1,0 +1,178 @@
+//! What people see: state, counts and conditions, derived from what was seen and decided. Pure.
+//!
+//! Status is output: nothing is decided from it but the set-once records that `model` names.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use shared::api::conditions::{self, ConditionStatus, ConditionType};
+use shared::api::{ClusterState, Lifecycle, ValkeyCluster, ValkeyClusterStatus};
+use shared::slots::SLOT_COUNT;
+use shared::valkey::info::Role;
+use shared::valkey::report::NodeReport;
+
+use crate::action::Decision;
+use crate::model::{Desired, Member, Observed, sync_state};
+use crate::words::Reason;
+
+/// Conditions that reconcile-loops owns: never applied by cluster-ctl.
+const NOT_OURS: [ConditionType; 2] = [ConditionType::AclApplied, ConditionType::TlsReady];
+
+/// Our part of the status of `cluster` after this tick's decision.
+pub fn derive(
+    cluster: &ValkeyCluster,
+    seen: &Observed,
+    want: &Desired,
+    decision: &Decision,
+    now: &Time,
+) -> ValkeyClusterStatus {
+    let old = cluster.status.clone().unwrap_or_default();
+    let formed = seen.formed();
+    let state = match (&want.tls, formed) {
+        (Err(_), _) => ClusterState::Invalid,
+        (Ok(()), true) => ClusterState::Active,
+        (Ok(()), false) => ClusterState::Creating,
+    };
+    let ready_nodes = seen.members.values().filter(|member| is_ready(seen, member)).count();
+    let facts = Facts::new(seen, want);
+    ValkeyClusterStatus {
+        state,
+        target_spec: if formed { None } else { old.target_spec },
+        nodes: seen.members.keys().cloned().collect(),
+        message: message(decision),
+        observed_generation: cluster.metadata.generation,
+        conditions: conditions(&old.conditions, cluster.metadata.generation, &facts, want, decision, now),
+        shards: Some(i32::try_from(facts.shards).unwrap_or(i32::MAX)),
+        ready_nodes: Some(i32::try_from(ready_nodes).unwrap_or(i32::MAX)),
+        ready: Some(format!("{ready_nodes}/{}", want.shape.members())),
+        slots_assigned: Some(i32::from(facts.slots_assigned)),
+        last_action: old.last_action,
+    }
+}
+
+/// Whether two statuses of ours say the same, apart from what moves with time alone.
+pub fn same(old: Option<&ValkeyClusterStatus>, new: &ValkeyClusterStatus) -> bool {
+    let Some(old) = old else { return false };
+    let ours = |conditions: &[Condition]| -> Vec<Condition> {
+        let mut ours: Vec<Condition> =
+            conditions.iter().filter(|condition| is_ours(condition)).cloned().collect();
+        ours.sort_by(|a, b| a.type_.cmp(&b.type_));
+        ours
+    };
+    ours(&old.conditions) == ours(&new.conditions)
+        && ValkeyClusterStatus { conditions: Vec::new(), ..old.clone() }
+            == ValkeyClusterStatus { conditions: Vec::new(), ..new.clone() }
+}
+
+fn is_ours(condition: &Condition) -> bool {
+    NOT_OURS.iter().all(|kind| kind.as_str() != condition.type_)
+}
+
+/// Active, and as a replica in sync with its primary.
+fn is_ready(seen: &Observed, member: &Member) -> bool {
+    let Some(report) = member.report() else { return false };
+    member.spec.lifecycle == Lifecycle::Active
+        && match report.info.role {
+            Role::Primary => report.myself().is_some_and(|line| !line.slots.is_empty()),
+            Role::Replica => {
+                primary_report(seen, report).is_some_and(|primary| sync_state(report, primary).is_synced())
+            }
+        }
+}
+
+fn primary_report<'a>(seen: &'a Observed, replica: &NodeReport) -> Option<&'a NodeReport> {
+    let id = replica.myself()?.primary?;
+    seen.reports().map(|(_, report)| report).find(|report| report.id == id)
+}
+
+/// What a majority of the primaries' views agree on.
+struct Facts {
+    shards: usize,
+    slots_assigned: u16,
+    /// All slots served, shards and synced replicas as specified.
+    whole: bool,
+}
+
+impl Facts {
+    fn new(seen: &Observed, want: &Desired) -> Self {
+        let owns = |report: &NodeReport| report.myself().is_some_and(|line| !line.slots.is_empty());
+        let owners: Vec<(&Member, &NodeReport)> = seen.reports().filter(|(_, report)| owns(report)).collect();
+        let wanted = usize::from(want.shape.shards);
+        let agreeing = owners
+            .iter()
+            .filter(|(_, report)| {
+                let cluster = &report.cluster;
+                cluster.ok && cluster.slots_ok == SLOT_COUNT && usize::try_from(cluster.size) == Ok(wanted)
+            })
+            .count();
+        let replicas = |primary: &NodeReport| {
+            seen.reports().filter(|(_, report)| sync_state(report, primary).is_synced()).count()
+        };
+        let replicated =
+            owners.iter().all(|(_, report)| replicas(report) == usize::from(want.shape.replicas));
+        let active = seen.members.values().all(|member| member.spec.lifecycle == Lifecycle::Active);
+        Self {
+            shards: owners.len(),
+            slots_assigned: owners.iter().map(|(_, report)| report.cluster.slots_assigned).max().unwrap_or(0),
+            whole: owners.len() == wanted && agreeing > wanted / 2 && replicated && active,
+        }
+    }
+}
+
+/// What holds something up, for the status message; a bootstrap that merely takes its time needs none.
+fn message(decision: &Decision) -> Option<String> {
+    let first = decision.waits.iter().find(|wait| wait.reason.is_obstacle())?;
+    Some(first.message.clone())
+}
+
+fn conditions(
+    old: &[Condition],
+    generation: Option<i64>,
+    facts: &Facts,
+    want: &Desired,
+    decision: &Decision,
+    now: &Time,
+) -> Vec<Condition> {
+    let make = |kind, status: ConditionStatus, reason: Reason, message: &str| {
+        conditions::next(old, kind, status, reason.as_str(), message, generation, now)
+    };
+    let open = decision.action.is_some() || !decision.waits.is_empty();
+    let ready = if facts.whole {
+        make(
+            ConditionType::Ready,
+            ConditionStatus::True,
+            Reason::Serving,
+            "all slots are served with every replica in sync",
+        )
+    } else {
+        make(ConditionType::Ready, ConditionStatus::False, decision.reason, &decision.message)
+    };
+    let progressing = make(ConditionType::Progressing, open.into(), decision.reason, &decision.message);
+    let trouble = decision.waits.iter().find(|wait| wait.reason.is_trouble());
+    let degraded = match trouble {
+        Some(wait) => make(ConditionType::Degraded, ConditionStatus::True, wait.reason, &wait.message),
+        None if decision.reason.is_trouble() => {
+            make(ConditionType::Degraded, ConditionStatus::True, decision.reason, &decision.message)
+        }
+        None => make(
+            ConditionType::Degraded,
+            ConditionStatus::False,
+            Reason::Settled,
+            "nothing is broken or lost",
+        ),
+    };
+    let unresolved = want.template.as_ref().err().or(want.acl.as_ref().err());
+    let references = match unresolved {
+        Some(words) => make(
+            ConditionType::ReferencesResolved,
+            ConditionStatus::False,
+            Reason::ReferencesUnresolved,
+            words,
+        ),
+        None => make(
+            ConditionType::ReferencesResolved,
+            ConditionStatus::True,
+            Reason::Resolved,
+            "config, image and roles resolve",
+        ),
+    };
+    vec![ready, progressing, degraded, references]
+}
