@@ -5,6 +5,7 @@
 
 mod api_reference;
 mod crds;
+mod install;
 mod output;
 
 use std::io::Write as _;
@@ -21,7 +22,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Every generated file. A new one is a module that makes its [`Output`], and a line here.
 fn outputs() -> Result<Vec<Output>> {
     let crds = shared::api::crds();
-    Ok(vec![crds::yaml(&crds)?, crds::json(&crds)?, api_reference::markdown(&crds)?])
+    Ok(vec![crds::yaml(&crds)?, crds::json(&crds)?, api_reference::markdown(&crds)?, install::yaml()?])
 }
 
 fn main() -> ExitCode {

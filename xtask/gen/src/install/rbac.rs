@@ -1,0 +1,108 @@
+//! What the operator may do: per binary the verbs that its code uses, and nothing else; merged into one ClusterRole,
+//! since the three containers share one ServiceAccount.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{NAME, NAMESPACE, metadata};
+
+const VALKEY: &str = "valkey.gomomento.com";
+
+/// API group, resource, verbs.
+type Grant = (&'static str, &'static str, &'static [&'static str]);
+
+/// Watches the whole picture, writes nodes and cluster-level objects, keeps pods' metadata right.
+const CLUSTER_CTL: &[Grant] = &[
+    (VALKEY, "valkeyclusters", &["list", "watch", "patch"]),
+    (VALKEY, "valkeyclusters/status", &["patch"]),
+    // For owner references that block the owner's deletion, where the API server enforces that.
+    (VALKEY, "valkeyclusters/finalizers", &["update"]),
+    (VALKEY, "valkeynodes", &["list", "watch", "create", "patch", "delete"]),
+    (VALKEY, "valkeynodes/status", &["patch"]),
+    (VALKEY, "valkeyconfigs", &["list", "watch"]),
+    (VALKEY, "valkeyimages", &["list", "watch"]),
+    (VALKEY, "valkeyroles", &["list", "watch"]),
+    ("", "pods", &["get", "list", "watch", "patch"]),
+    ("", "pods/status", &["patch"]),
+    ("", "services", &["get", "list", "watch", "create", "patch"]),
+    ("", "secrets", &["get", "list", "watch", "create", "patch"]),
+    ("", "configmaps", &["get", "list", "watch", "create", "patch"]),
+    ("", "nodes", &["list", "watch"]),
+    ("events.k8s.io", "events", &["create", "patch"]),
+];
+
+/// Creates a node's ConfigMap and Pod, records the Pod, and deletes both with the node.
+const NODE_CTL: &[Grant] = &[
+    (VALKEY, "valkeyclusters", &["get"]),
+    (VALKEY, "valkeynodes", &["get", "list", "watch", "patch"]),
+    (VALKEY, "valkeynodes/status", &["patch"]),
+    (VALKEY, "valkeynodes/finalizers", &["update"]),
+    ("", "pods", &["get", "list", "watch", "create", "delete"]),
+    ("", "configmaps", &["get", "list", "watch", "create", "delete"]),
+    ("events.k8s.io", "events", &["create", "patch"]),
+];
+
+/// Watches what should be loaded, tells whether it is.
+const RECONCILE_LOOPS: &[Grant] = &[
+    (VALKEY, "valkeyclusters", &["get", "list", "watch"]),
+    (VALKEY, "valkeyclusters/status", &["patch"]),
+    (VALKEY, "valkeynodes", &["list", "watch"]),
+    ("", "pods", &["list", "watch"]),
+    ("", "configmaps", &["get", "list", "watch"]),
+    ("", "secrets", &["get", "list", "watch"]),
+    ("events.k8s.io", "events", &["create", "patch"]),
+];
+
+/// The ClusterRole and its binding.
+pub(super) fn documents() -> [Value; 2] {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": metadata(false),
+        "rules": rules(&[CLUSTER_CTL, NODE_CTL, RECONCILE_LOOPS]),
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": metadata(false),
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }],
+    });
+    [role, binding]
+}
+
+/// One rule per resource, verbs merged and sorted.
+fn rules(binaries: &[&[Grant]]) -> Vec<Value> {
+    let mut merged: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for (group, resource, verbs) in binaries.iter().copied().flatten() {
+        merged.entry((group, resource)).or_default().extend(*verbs);
+    }
+    merged
+        .into_iter()
+        .map(|((group, resource), verbs)| json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs }))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_grant_is_a_wildcard_and_none_allows_escalation() {
+        for (group, resource, verbs) in [CLUSTER_CTL, NODE_CTL, RECONCILE_LOOPS].into_iter().flatten() {
+            assert!(!verbs.contains(&"*") && *resource != "*" && *group != "*", "{resource}");
+            assert!(
+                !["escalate", "bind", "impersonate"].iter().any(|verb| verbs.contains(verb)),
+                "{resource}"
+            );
+            assert!(!(*resource == "secrets" && verbs.contains(&"delete")), "Secrets are never deleted");
+        }
+    }
+
+    #[test]
+    fn grants_for_one_resource_become_one_rule() {
+        let rules = rules(&[&[("", "pods", &["get"])], &[("", "pods", &["list", "get"])]]);
+        assert_eq!(rules, [json!({ "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] })]);
+    }
+}
