@@ -242,14 +242,14 @@ fn user_line(binding: &AclBinding, roles: &BTreeMap<String, ValkeyRoleSpec>) -> 
         push_word(&mut line, format_args!("#{hash}"));
     }
     for (index, permission) in binding.permissions.iter().enumerate() {
-        let rules = permission_rules(binding, permission, roles)?;
+        let words = permission_words(binding, permission, roles)?;
         match index {
-            0 if rules.is_empty() => {}
-            0 => push_word(&mut line, format_args!("{rules}")),
+            0 if words.is_empty() => {}
+            0 => push_word(&mut line, format_args!("{words}")),
             // A selector starts from the server's acl-pubsub-default, which a config may have opened.
             _ => {
-                let space = if rules.is_empty() { "" } else { " " };
-                push_word(&mut line, format_args!("(resetchannels -@all{space}{rules})"));
+                let space = if words.is_empty() { "" } else { " " };
+                push_word(&mut line, format_args!("(resetchannels -@all{space}{words})"));
             }
         }
     }
@@ -257,7 +257,7 @@ fn user_line(binding: &AclBinding, roles: &BTreeMap<String, ValkeyRoleSpec>) -> 
 }
 
 /// Keys, channels, categories and commands of one permission, in the order written.
-fn permission_rules(
+fn permission_words(
     binding: &AclBinding,
     permission: &Permission,
     roles: &BTreeMap<String, ValkeyRoleSpec>,
@@ -265,7 +265,7 @@ fn permission_rules(
     let not_found =
         || AclError::RoleNotFound { role: permission.role_ref.clone(), username: binding.username.clone() };
     let role = roles.get(&permission.role_ref).ok_or_else(not_found)?;
-    let mut rules = String::new();
+    let mut words = String::new();
     let all_keys = |key: &KeyPattern| key.pattern == "*" && key.access == KeyAccess::ReadWrite;
     // The server refuses any pattern next to one that already covers everything.
     let every_key = permission.keys.iter().any(all_keys);
@@ -279,41 +279,41 @@ fn permission_rules(
             KeyAccess::Write => "%W~",
             KeyAccess::ReadWrite => "~",
         };
-        push_word(&mut rules, format_args!("{prefix}{pattern}"));
+        push_word(&mut words, format_args!("{prefix}{pattern}"));
     }
     if every_key {
-        push_word(&mut rules, format_args!("~*"));
+        push_word(&mut words, format_args!("~*"));
     }
     let every_channel = permission.channels.iter().any(|channel| channel == "*");
     for channel in &permission.channels {
         let channel = checked(binding, Item::Channel, channel, channel_problem)?;
         if !every_channel {
-            push_word(&mut rules, format_args!("&{channel}"));
+            push_word(&mut words, format_args!("&{channel}"));
         }
     }
     if every_channel {
-        push_word(&mut rules, format_args!("&*"));
+        push_word(&mut words, format_args!("&*"));
     }
-    push_role(binding, role, &mut rules)?;
-    Ok(rules)
+    push_role(binding, role, &mut words)?;
+    Ok(words)
 }
 
-fn push_role(binding: &AclBinding, role: &ValkeyRoleSpec, rules: &mut String) -> Result<(), AclError> {
+fn push_role(binding: &AclBinding, role: &ValkeyRoleSpec, words: &mut String) -> Result<(), AclError> {
     let sign = |access| match access {
         Access::Allow => '+',
         Access::Deny => '-',
     };
     for category in &role.categories {
         let name = checked(binding, Item::Category, &category.name, word_problem)?;
-        push_word(rules, format_args!("{}@{name}", sign(category.access)));
+        push_word(words, format_args!("{}@{name}", sign(category.access)));
     }
     for command in &role.commands {
         let name = checked(binding, Item::Command, &command.name, word_problem)?;
-        push_word(rules, format_args!("{}{name}", sign(command.access)));
+        push_word(words, format_args!("{}{name}", sign(command.access)));
         if let Some(subcommand) = &command.subcommand {
             let subcommand = checked(binding, Item::Command, subcommand, word_problem)?;
-            rules.push('|');
-            rules.push_str(subcommand);
+            words.push('|');
+            words.push_str(subcommand);
         }
     }
     Ok(())

@@ -242,10 +242,10 @@ fn written(line: &NodeLine) -> String {
     );
     let hostname = line.hostname.as_ref().map(|name| format!(",{name}")).unwrap_or_default();
     let primary = line.primary.map_or_else(|| "-".to_owned(), |id| id.to_string());
-    let link = if line.link_connected { "connected" } else { "disconnected" };
-    let slots: String = line.slots.ranges().iter().map(|range| format!(" {range}")).collect();
-    let (ping, pong, epoch) = (line.ping_sent, line.pong_recv, line.epoch);
-    format!("{} {address}{hostname} {flags} {primary} {ping} {pong} {epoch} {link}{slots}", line.id)
+    let state = if line.link_connected { "connected" } else { "disconnected" };
+    let slots = line.slots.ranges().iter().fold(String::new(), |text, range| format!("{text} {range}"));
+    let numbers = format!("{} {} {}", line.ping_sent, line.pong_recv, line.epoch);
+    format!("{} {address}{hostname} {flags} {primary} {numbers} {state}{slots}", line.id)
 }
 
 prop_compose! {
