@@ -37,31 +37,31 @@ fn documents() -> Vec<Value> {
                 "labels": { "pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted" },
             },
         }),
-        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(true) }),
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": namespaced(NAME) }),
     ];
     documents.extend(rbac::documents());
-    let mut config = metadata(true);
-    config["name"] = json!(CONFIG_MAP);
     documents.push(json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": config,
+        "metadata": namespaced(CONFIG_MAP),
         "data": { "defaultZoneSpread": "bestEffort" },
     }));
     documents.push(deployment::document());
     documents
 }
 
-/// Metadata of an object of the installation.
-fn metadata(namespaced: bool) -> Value {
-    let mut metadata = json!({
-        "name": NAME,
-        "labels": { "app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": NAME },
-    });
-    if namespaced {
-        metadata["namespace"] = json!(NAMESPACE);
-    }
-    metadata
+/// Metadata of an object of the installation in its namespace.
+fn namespaced(name: &str) -> Value {
+    json!({ "name": name, "namespace": NAMESPACE, "labels": labels() })
+}
+
+/// Metadata of a cluster-wide object of the installation.
+fn cluster_wide() -> Value {
+    json!({ "name": NAME, "labels": labels() })
+}
+
+fn labels() -> Value {
+    json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": NAME })
 }
 
 #[cfg(test)]

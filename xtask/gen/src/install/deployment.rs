@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use shared::settings::{Binary, DEFAULT_CONFIG_DIR};
 
-use super::{CONFIG_MAP, NAME, metadata};
+use super::{CONFIG_MAP, NAME, namespaced};
 
 /// Image of the three binaries.
 const IMAGE: &str = concat!("valkey-operator:", env!("CARGO_PKG_VERSION"));
@@ -17,7 +17,7 @@ pub(super) fn document() -> Value {
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(true),
+        "metadata": namespaced(NAME),
         "spec": {
             "replicas": 1,
             // Two at once are survivable, not wanted.

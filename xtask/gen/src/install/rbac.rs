@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{NAME, NAMESPACE, metadata};
+use super::{NAME, NAMESPACE, cluster_wide};
 
 const VALKEY: &str = "valkey.gomomento.com";
 
@@ -59,13 +59,13 @@ pub(super) fn documents() -> [Value; 2] {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
-        "metadata": metadata(false),
+        "metadata": cluster_wide(),
         "rules": rules(&[CLUSTER_CTL, NODE_CTL, RECONCILE_LOOPS]),
     });
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
-        "metadata": metadata(false),
+        "metadata": cluster_wide(),
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME },
         "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }],
     });
