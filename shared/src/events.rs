@@ -108,11 +108,14 @@ impl Events {
         }
     }
 
-    /// Tells a state that lasts: once, and again only when its note changed or after [`Events::ended`].
-    pub async fn on_change(&self, object: &ObjectReference, notice: &Notice) {
-        if self.remember(object, notice) {
+    /// Tells a state that lasts: once, and again only when its note changed or after [`Events::ended`]. True when it
+    /// was news, so that the caller can log it as rarely.
+    pub async fn on_change(&self, object: &ObjectReference, notice: &Notice) -> bool {
+        let news = self.remember(object, notice);
+        if news {
             self.publish(object, notice).await;
         }
+        news
     }
 
     /// A state told with [`Events::on_change`] is over: its next occurrence is told anew.
