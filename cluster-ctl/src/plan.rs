@@ -42,6 +42,7 @@ type Rule = fn(&Observed, &Desired) -> Verdict;
 const RULES: &[Rule] = &[
     stability::forget_dead,
     stability::promote_replica,
+    stability::replace_lost_primary,
     stability::remove_dead,
     stability::restore_members,
     join::finish_joins,

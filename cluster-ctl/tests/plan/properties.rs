@@ -1,0 +1,76 @@
+//! What holds of every decision, over generated worlds.
+
+use cluster_ctl::action::Action;
+use cluster_ctl::plan::plan;
+use proptest::prelude::*;
+
+use crate::world::{Flag, Voice, World, world};
+
+/// A world at some stage of its life in which some nodes then die, fall silent, or lose acquaintances.
+fn worlds() -> impl Strategy<Value = World> {
+    let trouble = prop::collection::vec((0usize..12, 0u8..6), 0..4);
+    (1u16..5, 0u16..3, 0u8..8, trouble).prop_map(|(shards, replicas, stage, trouble)| {
+        let fresh = world(shards, replicas);
+        let mut world = match stage {
+            0 => fresh.created(),
+            1 => fresh.answering(),
+            2 => fresh.with_epochs(),
+            3 => fresh.with_slots(),
+            4 => fresh.met(),
+            5 => fresh.replicating(),
+            6 => fresh.whole(),
+            _ => fresh.formed(),
+        };
+        for (number, kind) in trouble {
+            let name = world.name(number % world.nodes.len());
+            let has_pod = world.node(&name).pod.is_some();
+            match kind {
+                0 if has_pod => world.kill(&name),
+                1 if has_pod => world.silence(&name, Some(Flag::Fail)),
+                2 if has_pod => world.silence(&name, Some(Flag::Pfail)),
+                3 if has_pod => world.node(&name).voice = Voice::AuthRejected,
+                4 => world.node(&name).knows.clear(),
+                _ => drop(world.nodes.remove(&name)),
+            }
+            if world.nodes.is_empty() {
+                break;
+            }
+        }
+        world
+    })
+}
+
+proptest! {
+    /// `World::plan` asserts determinism and that the gate passes.
+    #[test]
+    fn every_decision_is_deterministic_and_passes_the_gate(world in worlds()) {
+        let decision = world.plan();
+        prop_assert!(decision.action.is_some() || !decision.waits.is_empty() || decision.reason.as_str() == "Settled");
+    }
+
+    #[test]
+    fn no_action_targets_a_node_that_did_not_answer(world in worlds()) {
+        let seen = world.observed();
+        let answers = |name: &str| seen.members.get(name).is_some_and(|member| member.report().is_some());
+        let silent: Vec<String> = match plan(&seen, &world.want).action {
+            Some(Action::SetConfigEpochs { epochs }) => epochs.into_iter().map(|(target, _)| target.node.name).collect(),
+            Some(Action::AssignSlots { slots }) => slots.into_iter().map(|(target, _)| target.node.name).collect(),
+            Some(Action::Replicate { links }) => links.into_iter().map(|(target, _)| target.node.name).collect(),
+            Some(Action::Forget { on, .. }) => on.into_iter().map(|target| target.node.name).collect(),
+            Some(Action::Failover { on, .. }) => vec![on.node.name],
+            Some(Action::Meet { seed, others }) => others.into_iter().chain([seed]).map(|target| target.node.name).collect(),
+            _ => Vec::new(),
+        }.into_iter().filter(|name| !answers(name)).collect();
+        prop_assert!(silent.is_empty(), "{silent:?}");
+    }
+
+    #[test]
+    fn nothing_is_created_in_a_cluster_that_is_being_deleted(world in worlds()) {
+        let decision = world.with(|world| world.cluster.deleting = true).plan();
+        let creates = matches!(
+            decision.action,
+            Some(Action::CreateNodes { .. } | Action::TakeSnapshot { .. } | Action::Meet { .. })
+        );
+        prop_assert!(!creates);
+    }
+}

@@ -1,0 +1,165 @@
+//! Repair of a formed cluster.
+
+use cluster_ctl::action::Action;
+use cluster_ctl::model::Container;
+use cluster_ctl::words::Reason;
+use shared::api::Lifecycle;
+use shared::valkey::commands::FailoverKind;
+
+use crate::world::{Flag, id, pod, world};
+
+#[test]
+fn given_a_settled_cluster_then_nothing_is_done() {
+    for (shards, replicas) in [(1, 0), (1, 1), (3, 0), (3, 2), (7, 1)] {
+        let decision = world(shards, replicas).formed().plan();
+        assert_eq!((decision.action, decision.reason), (None, Reason::Settled), "{shards}x{replicas}");
+    }
+}
+
+#[test]
+fn given_a_dead_primary_and_a_majority_then_its_replica_is_elected_at_once() {
+    let world = world(3, 1).formed().with(|world| world.kill("c-02"));
+    let Action::Failover { kind, on, from } = world.action() else { panic!("no failover") };
+    assert_eq!((kind, on.node.name.as_str(), from), (FailoverKind::Force, "c-03", id(3)));
+}
+
+#[test]
+fn given_a_dead_primary_and_no_possible_majority_then_its_replica_takes_over() {
+    for shards in [1, 2] {
+        let world = world(shards, 1).formed().with(|world| world.kill("c-00"));
+        assert!(
+            matches!(world.action(), Action::Failover { kind: FailoverKind::Takeover, .. }),
+            "{shards} shards"
+        );
+    }
+}
+
+#[test]
+fn given_several_replicas_then_the_one_with_most_data_is_promoted() {
+    let world = world(3, 2).formed().with(|world| {
+        world.kill("c-00");
+        world.node("c-01").offset = 500;
+        world.node("c-02").offset = 900;
+    });
+    assert!(matches!(world.action(), Action::Failover { on, .. } if on.node.name == "c-02"));
+}
+
+#[test]
+fn given_a_replica_that_never_finished_its_first_sync_then_it_is_no_copy() {
+    let world = world(3, 1).formed().with(|world| {
+        world.kill("c-02");
+        world.node("c-03").offset = 1;
+    });
+    assert!(!matches!(world.plan().action, Some(Action::Failover { .. })));
+}
+
+#[test]
+fn given_a_silent_primary_that_is_not_proved_dead_then_the_engines_failover_is_awaited() {
+    let decision = world(3, 1).formed().with(|world| world.silence("c-02", Some(Flag::Fail))).plan();
+    assert_eq!((decision.action.as_ref(), decision.reason), (None, Reason::AwaitingFailover));
+    assert!(decision.message.starts_with("primary unhealthy but replicas exist"), "{}", decision.message);
+}
+
+#[test]
+fn given_a_silent_primary_and_nobody_to_vote_then_it_is_held_for_a_person() {
+    let decision = world(1, 1).formed().with(|world| world.silence("c-00", Some(Flag::Pfail))).plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::PrimaryUnreachable));
+}
+
+#[test]
+fn given_another_replica_of_the_shard_that_is_unknown_then_no_promotion_is_forced() {
+    let decision = world(3, 2)
+        .formed()
+        .with(|world| {
+            world.kill("c-00");
+            world.silence("c-02", None);
+        })
+        .plan();
+    assert!(!matches!(decision.action, Some(Action::Failover { .. })), "{decision:?}");
+}
+
+#[test]
+fn given_a_dead_replica_then_it_is_forgotten_on_every_live_node() {
+    let world = world(3, 1).formed().with(|world| world.kill("c-03"));
+    let Action::Forget { id: forgotten, on } = world.action() else { panic!("not forgotten") };
+    assert_eq!((forgotten, on.len()), (id(4), 5));
+}
+
+#[test]
+fn given_a_silent_replica_that_only_some_suspect_then_it_is_not_forgotten() {
+    let decision = world(3, 1).formed().with(|world| world.silence("c-03", Some(Flag::Pfail))).plan();
+    assert_eq!(decision.action, None);
+}
+
+#[test]
+fn given_a_dead_member_that_nobody_lists_then_its_object_goes_and_a_replica_is_made() {
+    let mut world = world(3, 1).formed().with(|world| world.kill("c-03"));
+    world.everyone_forgets("c-03");
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-03"));
+    world.nodes.remove("c-03");
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("not replaced") };
+    assert_eq!((nodes.len(), nodes[0].spec.shard_index), (1, 1));
+}
+
+#[test]
+fn given_a_replacement_then_it_is_introduced_attached_and_activated_step_by_step() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.nodes.remove("c-03");
+        world.everyone_forgets("c-03");
+        world.add(8, 1);
+    });
+    assert_eq!(world.plan().reason, Reason::PodsStarting);
+    world.start("c-08", 8);
+    assert!(matches!(world.action(), Action::Meet { others, .. } if others[0].node.name == "c-08"));
+    let names: Vec<String> = world.nodes.keys().cloned().collect();
+    for name in &names {
+        let others = names.iter().filter(|other| *other != name).cloned().collect();
+        world.node(name).knows = others;
+    }
+    assert!(matches!(world.action(), Action::Replicate { links } if links[0].1 == id(3)));
+    let node = world.node("c-08");
+    (node.primary, node.link_up, node.offset) = (Some("c-02".to_owned()), false, 100);
+    assert_eq!(world.plan().reason, Reason::ReplicasSyncing);
+    world.node("c-08").link_up = true;
+    assert!(matches!(world.action(), Action::Activate { nodes } if nodes[0].name == "c-08"));
+    world.node("c-08").spec.lifecycle = Lifecycle::Active;
+    assert_eq!(world.plan().reason, Reason::Settled);
+}
+
+#[test]
+fn given_a_shard_that_is_lost_then_a_fresh_primary_is_made_for_it() {
+    let world = world(3, 0).formed().with(|world| world.kill("c-01"));
+    let decision = world.plan();
+    assert_eq!(decision.reason, Reason::ShardLost);
+    assert!(
+        matches!(decision.action, Some(Action::CreateNodes { nodes, .. }) if nodes[0].spec.shard_index == 1)
+    );
+}
+
+#[test]
+fn given_a_silent_primary_without_copy_then_its_slots_are_given_to_nobody() {
+    let decision = world(3, 0).formed().with(|world| world.silence("c-01", Some(Flag::Fail))).plan();
+    assert_eq!((decision.action.as_ref(), decision.reason), (None, Reason::PrimaryUnreachable));
+    assert!(decision.message.contains("c-01"), "{}", decision.message);
+}
+
+#[test]
+fn given_a_container_that_kubernetes_lost_sight_of_then_that_proves_no_death() {
+    let decision = world(3, 1)
+        .formed()
+        .with(|world| {
+            world.kill("c-02");
+            let Container::Ended(ending) = &mut world.node("c-02").pod.as_mut().unwrap().container else {
+                return;
+            };
+            ending.reason = "ContainerStatusUnknown".to_owned();
+        })
+        .plan();
+    assert_eq!(decision.action, None);
+}
+
+#[test]
+fn given_a_pod_on_a_new_address_then_identity_is_still_the_node_id() {
+    let world = world(3, 1).formed().with(|world| world.node("c-02").pod = Some(pod("c-02", 77)));
+    assert_eq!(world.plan().reason, Reason::Settled);
+}

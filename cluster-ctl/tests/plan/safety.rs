@@ -1,0 +1,100 @@
+//! The last gate refuses what a wrong rule could decide.
+
+use cluster_ctl::action::{Action, NodeRef, Target};
+use cluster_ctl::plan::safety::{Violation, check};
+use shared::slots::{SlotRange, SlotSet};
+use shared::valkey::commands::FailoverKind;
+use shared::valkey::types::Epoch;
+
+use crate::world::{World, id, world};
+
+fn target(world: &World, number: usize) -> Target {
+    let name = world.name(number);
+    let seen = world.observed();
+    let member = &seen.members[&name];
+    Target {
+        node: NodeRef { name, uid: member.uid.clone() },
+        pod_uid: member.pod.as_ref().unwrap().uid.clone(),
+        id: member.id().unwrap(),
+        ip: member.ip().unwrap(),
+    }
+}
+
+fn slots(start: u16, end: u16) -> SlotSet {
+    SlotSet::from_ranges([SlotRange { start, end }])
+}
+
+#[test]
+fn owned_slots_are_not_assigned_to_another() {
+    let world = world(3, 1).formed();
+    let action = Action::AssignSlots { slots: vec![(target(&world, 1), slots(0, 3))] };
+    assert!(
+        matches!(check(&action, &world.observed()), Err(Violation::SlotsOwned { owner, .. }) if owner == id(1))
+    );
+}
+
+#[test]
+fn one_slot_is_not_given_to_two() {
+    let world = world(3, 1).with_epochs();
+    let action = Action::AssignSlots {
+        slots: vec![(target(&world, 0), slots(0, 9)), (target(&world, 1), slots(9, 12))],
+    };
+    assert_eq!(check(&action, &world.observed()), Err(Violation::SlotsTwice { slots: slots(9, 9) }));
+}
+
+#[test]
+fn a_slot_owner_is_not_deleted() {
+    let world = world(3, 1).formed();
+    let nodes = vec![NodeRef { name: "c-00".to_owned(), uid: "uid-c-00".to_owned() }];
+    let action = Action::DeleteNodes { nodes, cluster_deleted: false };
+    assert!(matches!(check(&action, &world.observed()), Err(Violation::DeletesOwner { .. })));
+}
+
+#[test]
+fn a_listed_member_is_not_deleted() {
+    let world = world(3, 1).formed();
+    let nodes = vec![NodeRef { name: "c-01".to_owned(), uid: "uid-c-01".to_owned() }];
+    let action = Action::DeleteNodes { nodes, cluster_deleted: false };
+    assert!(matches!(check(&action, &world.observed()), Err(Violation::DeletesListed { .. })));
+}
+
+#[test]
+fn the_nodes_of_a_living_cluster_are_not_all_deleted() {
+    let action = Action::DeleteNodes { nodes: Vec::new(), cluster_deleted: true };
+    assert!(matches!(check(&action, &world(3, 1).formed().observed()), Err(Violation::WrongTime { .. })));
+}
+
+#[test]
+fn a_slot_owner_a_replicated_or_a_living_node_is_not_forgotten() {
+    let world = world(3, 1).formed();
+    for (number, what) in [(1, "slot owner"), (2, "living replica")] {
+        let action = Action::Forget { id: id(number), on: Vec::new() };
+        assert!(matches!(check(&action, &world.observed()), Err(Violation::ForgetsUsed { .. })), "{what}");
+    }
+}
+
+#[test]
+fn a_living_primary_is_not_deposed() {
+    let world = world(3, 1).formed();
+    let failover = |kind| Action::Failover { kind, on: target(&world, 1), from: id(1) };
+    for kind in [FailoverKind::Force, FailoverKind::Takeover] {
+        assert_eq!(check(&failover(kind), &world.observed()), Err(Violation::DeposesLiving { id: id(1) }));
+    }
+    assert_eq!(check(&failover(FailoverKind::Planned), &world.observed()), Ok(()));
+}
+
+#[test]
+fn an_epoch_is_not_given_twice() {
+    let world = world(3, 0).answering();
+    let epochs = vec![(target(&world, 0), Epoch(4)), (target(&world, 1), Epoch(4))];
+    assert_eq!(
+        check(&Action::SetConfigEpochs { epochs }, &world.observed()),
+        Err(Violation::EpochTwice { epoch: 4 })
+    );
+}
+
+#[test]
+fn a_cluster_with_nodes_is_not_released() {
+    let world = world(3, 0).formed().with(|world| world.cluster.deleting = true);
+    assert!(matches!(check(&Action::ReleaseCluster, &world.observed()), Err(Violation::WrongTime { .. })));
+}
