@@ -1,0 +1,226 @@
+//! `cargo xtask test`: the layers of tests in order, each with what it needs.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::kubeconfig::{self, Cluster};
+use crate::local::images::{self, Valkey};
+use crate::local::options::UpOptions;
+use crate::local::{self, packages};
+use crate::operator_image;
+use crate::paths::Paths;
+use crate::results::{self, Counts};
+use crate::settings;
+use crate::ui::{self, Part};
+
+/// A layer of tests, from the quickest to the one closest to real use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layer {
+    /// Pure code; needs nothing
+    Unit,
+    /// Everything that speaks to Valkey; needs real Valkey servers
+    Valkey,
+    /// Custom resources and permissions; needs a Kubernetes API
+    Api,
+    /// The operator as people use it; needs a Kubernetes and the operator's image
+    E2e,
+}
+
+impl Layer {
+    const ALL: [Self; 4] = [Self::Unit, Self::Valkey, Self::Api, Self::E2e];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unit => "unit",
+            Self::Valkey => "valkey",
+            Self::Api => "api",
+            Self::E2e => "e2e",
+        }
+    }
+
+    fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "xtask", "gen"],
+            Self::Valkey => &["test-valkey"],
+            Self::Api => &["test-api"],
+            Self::E2e => &["test-e2e"],
+        }
+    }
+
+    /// Arguments of the test programs: end-to-end tests break nodes, which no other test may notice.
+    fn arguments(self) -> &'static [&'static str] {
+        if self == Self::E2e { &["--test-threads=1"] } else { &[] }
+    }
+
+    fn needs_cluster(self) -> bool {
+        matches!(self, Self::Api | Self::E2e)
+    }
+}
+
+/// How a layer ended.
+#[derive(Debug, Clone)]
+struct Outcome {
+    layer: Layer,
+    counts: Counts,
+    time: Duration,
+    remark: &'static str,
+}
+
+/// Runs one layer or all. The last line that is printed is `N passed, M failed`; a layer that could not be
+/// run, or ran no test at all, counts as one failure.
+pub(crate) fn run(paths: &Paths, only: Option<Layer>, cluster: Cluster, args: &[String]) -> Result<ExitCode> {
+    let layers: Vec<_> =
+        Layer::ALL.into_iter().filter(|layer| only.is_none_or(|only| only == *layer)).collect();
+    let mut outcomes = Vec::new();
+    for layer in layers {
+        ui::line(&format!("\n== {} ==", layer.name()));
+        let part = Part::start(layer.name());
+        let (counts, remark) = match run_layer(paths, layer, cluster, args) {
+            Ok((counts, succeeded)) => judge(counts, succeeded),
+            Err(error) => {
+                ui::error(&error);
+                (Counts { failed: 1, ..Counts::default() }, "could not be run")
+            }
+        };
+        outcomes.push(Outcome { layer, counts, time: part.elapsed(), remark });
+    }
+    Ok(report(&outcomes))
+}
+
+/// Adds what the counts alone do not tell: tests that did not build or died, and layers without tests.
+fn judge(mut counts: Counts, succeeded: bool) -> (Counts, &'static str) {
+    if !succeeded && counts.failed == 0 {
+        counts.failed = 1;
+        return (counts, "did not build, or a test program died");
+    }
+    if counts.passed + counts.failed == 0 {
+        counts.failed = 1;
+        return (counts, "ran no test at all");
+    }
+    (counts, "")
+}
+
+fn report(outcomes: &[Outcome]) -> ExitCode {
+    ui::line(&format!("\n{:<10}{:>8}{:>8}{:>9}{:>10}", "layer", "passed", "failed", "ignored", "seconds"));
+    let mut sum = Counts::default();
+    for Outcome { layer, counts, time, remark } in outcomes {
+        let Counts { passed, failed, ignored } = counts;
+        let row = format!(
+            "{:<10}{passed:>8}{failed:>8}{ignored:>9}{:>10.1}  {remark}",
+            layer.name(),
+            time.as_secs_f64()
+        );
+        ui::line(row.trim_end());
+        sum += *counts;
+    }
+    ui::line(&format!("\n{} passed, {} failed", sum.passed, sum.failed));
+    if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prepares a layer and runs it; returns its counts and whether cargo called it a success.
+fn run_layer(paths: &Paths, layer: Layer, cluster: Cluster, args: &[String]) -> Result<(Counts, bool)> {
+    let environment = prepare(paths, layer, cluster)?;
+    let mut test = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    test.arg("test").arg("--no-fail-fast").current_dir(paths.checkout());
+    for package in layer.packages() {
+        test.args(["--package", package]);
+    }
+    test.arg("--").args(layer.arguments()).args(args);
+    test.env("CARGO_TARGET_DIR", paths.target()).envs(environment).stdout(Stdio::piped());
+    let mut child = test.spawn().context("start cargo test")?;
+    let output = child.stdout.take().context("output of cargo test")?;
+    let mut counts = Counts::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.context("read the output of cargo test")?;
+        let line = String::from_utf8_lossy(&line);
+        ui::line(&line);
+        if let Some(found) = results::parse_line(&line) {
+            counts += found;
+        }
+    }
+    let status = child.wait().context("wait for cargo test")?;
+    Ok((counts, status.success()))
+}
+
+/// Brings up what the layer needs and returns the environment that tells its tests about it.
+fn prepare(paths: &Paths, layer: Layer, cluster: Cluster) -> Result<Vec<(String, PathBuf)>> {
+    let mut environment = vec![("VALKEY_OPERATOR_CACHE".to_owned(), paths.cache().to_owned())];
+    if layer == Layer::Unit {
+        return Ok(environment);
+    }
+    if layer == Layer::Valkey {
+        local::require_root()?;
+        packages::ensure_installed(paths)?; // mmdebstrap
+        for (minor, suite) in settings::VALKEY {
+            let part = Part::start(format!("valkey {minor}"));
+            environment.extend(valkey_programs(&images::ensure_valkey(paths, &part, minor, suite)?));
+        }
+    }
+    if layer.needs_cluster() {
+        if cluster == Cluster::Local {
+            local::up(paths, &UpOptions::default())?;
+            environment.extend(local_cluster(paths)?);
+            if layer == Layer::E2e {
+                operator_image::build_and_import(paths)?;
+            }
+        }
+        environment.push(("KUBECONFIG".to_owned(), kubeconfig::for_cluster(paths, cluster)?));
+        environment.push(("VALKEY_OPERATOR_CLUSTER".to_owned(), cluster.as_str().into()));
+    }
+    Ok(environment)
+}
+
+/// Where the programs of a Valkey are: `VALKEY_SERVER_9_1`, `VALKEY_CLI_9_1`.
+fn valkey_programs(valkey: &Valkey) -> [(String, PathBuf); 2] {
+    let suffix = valkey.minor.replace('.', "_");
+    [
+        (format!("VALKEY_SERVER_{suffix}"), valkey.folder.join("valkey-server")),
+        (format!("VALKEY_CLI_{suffix}"), valkey.folder.join("valkey-cli")),
+    ]
+}
+
+/// What tests may use of the local Kubernetes besides its API.
+fn local_cluster(paths: &Paths) -> Result<Vec<(String, PathBuf)>> {
+    let tools = packages::ensure_unpacked(paths)?;
+    let mut environment = vec![
+        ("VALKEY_OPERATOR_XTASK".to_owned(), env::current_exe().context("path of xtask itself")?),
+        ("VALKEY_OPERATOR_KUBECTL".to_owned(), tools.kubectl),
+        ("VALKEY_OPERATOR_AUDIT_LOG".to_owned(), paths.audit_log()),
+        ("VALKEY_OPERATOR_IMAGE".to_owned(), operator_image::dev_ref().into()),
+    ];
+    for (minor, _suite) in settings::VALKEY {
+        let name = format!("VALKEY_OPERATOR_VALKEY_IMAGE_{}", minor.replace('.', "_"));
+        environment.push((name, format!("docker.io/valkey/valkey:{minor}").into()));
+    }
+    Ok(environment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_without_tests_is_a_failure() {
+        assert_eq!(judge(Counts::default(), true).0.failed, 1);
+        assert_eq!(judge(Counts { ignored: 3, ..Counts::default() }, true).0.failed, 1);
+    }
+
+    #[test]
+    fn tests_that_died_are_a_failure_even_if_all_others_passed() {
+        let counts = Counts { passed: 5, ..Counts::default() };
+        assert_eq!(judge(counts, false).0, Counts { failed: 1, ..counts });
+    }
+
+    #[test]
+    fn counts_that_say_it_all_are_left_alone() {
+        for counts in [Counts { passed: 5, ..Counts::default() }, Counts { failed: 2, ..Counts::default() }] {
+            assert_eq!(judge(counts, counts.failed == 0), (counts, ""));
+        }
+    }
+}
