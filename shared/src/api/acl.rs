@@ -20,7 +20,7 @@ pub struct AclBinding {
     /// without an interruption.
     #[schemars(
         length(min = 1, max = 8),
-        inner(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))
+        inner(regex(pattern = "^[0-9a-f]{64}$"))
     )]
     pub password_hashes: Vec<String>,
 
