@@ -16,3 +16,6 @@ pub mod plan;
 pub mod pod;
 pub mod ports;
 pub mod reconcile;
+
+#[cfg(test)]
+mod tests;
