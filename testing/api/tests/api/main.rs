@@ -6,6 +6,7 @@
     reason = "an assumption that fails is a failed test"
 )]
 
+mod floor;
 mod presentation;
 mod rules;
 mod storage;
