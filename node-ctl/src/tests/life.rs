@@ -11,6 +11,7 @@ use shared::api::Lifecycle;
 use super::model::{Fault, Model};
 use super::{NODE_UID, controlled_by, node};
 use crate::execute::{ExecuteError, REASON_INVALID_SETTING, REASON_NAME_TAKEN, REASON_OVERRIDDEN};
+use crate::plan::{Step, plan};
 use crate::reconcile::{AT_REST, Look, WHILE_BLOCKED, reconcile};
 
 const POD: &str = "cart-3f8a1";
@@ -115,18 +116,58 @@ async fn a_crash_at_any_call_makes_neither_two_pods_nor_none_and_leaves_nothing_
     }
 }
 
+/// The look of caches that have the node and its ConfigMap as they were right before the Pod was made.
+async fn before_the_pod(model: &Model) -> Look {
+    settle(model).await;
+    let mut node = model.with(|state| state.node.clone()).unwrap();
+    node.status = None;
+    let config_map = model.with(|state| state.config_maps["cart-3f8a1-config"].metadata.clone());
+    Look::cached(node.into(), None, Some(&config_map))
+}
+
 #[tokio::test]
 async fn a_stale_cache_makes_no_second_pod() {
     let model = Model::new();
-    let before = model.cached().unwrap();
-    settle(&model).await;
-    drop(pass(&model, before.clone()).await);
+    let stale = before_the_pod(&model).await;
+    assert_eq!(plan(&stale.seen), Step::CreatePod, "the look must be one that would make a Pod");
+    pass(&model, stale.clone()).await.unwrap();
     assert_eq!(model.with(|state| state.pods_created), 1);
 
     // Not even when the Pod is gone meanwhile: it existed.
     model.with(|state| state.pods.clear());
-    drop(pass(&model, before).await);
+    pass(&model, stale).await.unwrap();
     settle(&model).await;
+    assert_eq!(model.with(|state| state.pods_created), 1);
+}
+
+#[tokio::test]
+async fn a_stale_cache_lets_no_node_go_before_its_pod() {
+    let model = Model::new();
+    settle(&model).await;
+    model.delete_node();
+    // The watches of Pods and ConfigMaps are behind: they have seen nothing yet.
+    let node = model.with(|state| state.node.clone()).unwrap();
+    let stale = Look::cached(node.into(), None, None);
+    assert_eq!(plan(&stale.seen), Step::RemoveFinalizer, "the look must be one that would let the node go");
+    pass(&model, stale).await.unwrap();
+    model.with(|state| {
+        assert!(state.node.is_some(), "the node went before its Pod");
+        assert_eq!(state.graces, [None]);
+    });
+    go(&model).await;
+}
+
+#[tokio::test]
+async fn a_stale_cache_makes_nothing_for_a_node_that_left_joining() {
+    let model = Model::new();
+    let stale = before_the_pod(&model).await;
+    model.with(|state| {
+        state.pods.clear();
+        let node = state.node.as_mut().unwrap();
+        node.status = None;
+        node.spec.lifecycle = Lifecycle::Leaving;
+    });
+    pass(&model, stale).await.unwrap();
     assert_eq!(model.with(|state| state.pods_created), 1);
 }
 
