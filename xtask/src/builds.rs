@@ -53,23 +53,23 @@ pub(crate) struct Built {
     pub(crate) folder: PathBuf,
 }
 
-/// Returns the result `name` for the inputs `key`; if it is not there yet, `build` makes it in the folder it
+/// Returns the result `name` for the inputs `key`; if it is not there yet, `make` makes it in the folder it
 /// is given. Two callers at once build it once.
 pub(crate) fn ensure(
     paths: &Paths,
     part: &Part,
     name: &str,
     key: Key,
-    build: impl FnOnce(&Path) -> Result<()>,
+    make: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Built> {
-    let builds = paths.builds();
+    let all = paths.builds();
     let key = key.finish();
-    let built = Built { folder: builds.join(format!("{name}-{key}")) };
+    let built = Built { folder: all.join(format!("{name}-{key}")) };
     if built.folder.exists() {
         return Ok(built);
     }
-    fs::create_dir_all(&builds).with_context(|| format!("create {}", builds.display()))?;
-    let lock = File::create(builds.join(format!(".{name}.lock"))).context("open the build lock")?;
+    fs::create_dir_all(&all).with_context(|| format!("create {}", all.display()))?;
+    let lock = File::create(all.join(format!(".{name}.lock"))).context("open the build lock")?;
     if lock.try_lock().is_err() {
         part.alive("another xtask is building it, waiting");
         lock.lock().context("wait for the build lock")?;
@@ -77,10 +77,10 @@ pub(crate) fn ensure(
     if built.folder.exists() {
         return Ok(built);
     }
-    let unfinished = builds.join(format!(".{name}.unfinished"));
+    let unfinished = all.join(format!(".{name}.unfinished"));
     remove_unfinished(&unfinished)?;
     fs::create_dir_all(&unfinished).with_context(|| format!("create {}", unfinished.display()))?;
-    build(&unfinished)?;
+    make(&unfinished)?;
     fs::rename(&unfinished, &built.folder).with_context(|| format!("publish {}", built.folder.display()))?;
     Ok(built)
 }

@@ -91,7 +91,12 @@ fn failure(command: &Command, status: &str, log: &Path) -> anyhow::Error {
 /// The end of a log, indented, and where the log is.
 pub(crate) fn quote(log: &Path) -> String {
     let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let mut quoted: String = last_lines(&text, QUOTED_LINES).map(|line| format!("    {line}\n")).collect();
+    let mut quoted = String::new();
+    for line in last_lines(&text, QUOTED_LINES) {
+        quoted.push_str("    ");
+        quoted.push_str(line);
+        quoted.push('\n');
+    }
     quoted.push_str("  full log: ");
     quoted.push_str(&log.display().to_string());
     quoted

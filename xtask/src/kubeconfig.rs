@@ -1,4 +1,4 @@
-//! Which cluster a command works on, and kubeconfigs that act as a ServiceAccount.
+//! Which cluster a command works on, and kubeconfigs that act as a `ServiceAccount`.
 
 use std::env;
 use std::fs;
@@ -59,7 +59,7 @@ pub(crate) fn for_cluster(paths: &Paths, cluster: Cluster) -> Result<PathBuf> {
     }
 }
 
-/// Writes a kubeconfig with a token of a ServiceAccount of the local Kubernetes.
+/// Writes a kubeconfig with a token of a `ServiceAccount` of the local Kubernetes.
 pub(crate) fn write_for_service_account(
     paths: &Paths,
     namespace: &str,

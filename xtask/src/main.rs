@@ -44,12 +44,12 @@ enum Command {
     },
     /// Show what runs, or prove that nothing is left; fails if something is broken or left over
     Status,
-    /// Write a kubeconfig that acts as a ServiceAccount of the local Kubernetes
+    /// Write a kubeconfig that acts as a service account of the local Kubernetes
     Kubeconfig {
-        /// Namespace of the ServiceAccount
+        /// Namespace of the service account
         #[arg(long)]
         namespace: String,
-        /// Name of the ServiceAccount, which must exist
+        /// Name of the service account, which must exist
         #[arg(long)]
         service_account: String,
         /// File to write
@@ -110,7 +110,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Node { action, node } => local::node::act(&paths, action, &node)?,
         Command::Image => operator_image::build_and_import(&paths)?,
-        Command::Test { layer, cluster, args } => return test_layers::run(&paths, layer, cluster, &args),
+        Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
         Command::Demo { cluster } => demo::run(&paths, cluster)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -94,8 +94,11 @@ fn ensure_image(paths: &Paths, part: &Part, binaries: &[PathBuf]) -> Result<Imag
             format!("root:x:0:0:root:/:/sbin/nologin\noperator:x:{USER}:{USER}:operator:/:/sbin/nologin\n");
         fs::write(etc.join("passwd"), users).context("write etc/passwd")?;
         let user = format!("{USER}:{USER}");
-        let [dev, by_content] = [&refs[..1], &refs[1..]].map(|refs| refs.concat());
-        images::pack_image(&pack, &root, folder, &["--ref", &dev, "--ref", &by_content, "--user", &user])?;
+        let mut arguments = vec!["--user", &user];
+        for name in &refs {
+            arguments.extend(["--ref", name]);
+        }
+        images::pack_image(&pack, &root, folder, &arguments)?;
         fs::remove_dir_all(&root).context("delete the root file system, which is packed")
     })?;
     let image = images::read_image(&built.folder, refs)?;

@@ -28,14 +28,19 @@ nft -f - <<EOF
 table ip $K8S_NFT_TABLE
 delete table ip $K8S_NFT_TABLE
 table ip $K8S_NFT_TABLE {
+  chain services {
+    # A reset and not an ICMP message: those are limited in rate, and the kernel's redirects use up the limit.
+    ip daddr $K8S_SERVICE_CIDR meta l4proto tcp reject with tcp reset
+    ip daddr $K8S_SERVICE_CIDR reject
+  }
   chain forwarded {
     type filter hook forward priority 0;
-    ip daddr $K8S_SERVICE_CIDR reject with icmp port-unreachable
+    jump services
     ip saddr $K8S_POD_CIDR ip daddr != $K8S_POD_CIDR reject
   }
   chain from_host {
     type filter hook output priority 0;
-    ip daddr $K8S_SERVICE_CIDR reject with icmp port-unreachable
+    jump services
   }
 }
 EOF

@@ -22,7 +22,7 @@ pub(crate) const PROCESSES: [&str; 5] =
     ["dns", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"];
 
 /// How long a part may take to be ready on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Makes certificates and kubeconfigs for the control plane and `nodes` nodes.
 pub(crate) fn ensure_pki(paths: &Paths, nodes: u8) -> Result<()> {
@@ -37,12 +37,12 @@ pub(crate) fn ensure_pki(paths: &Paths, nodes: u8) -> Result<()> {
 pub(crate) fn start_api(paths: &Paths, programs: &Programs, options: Options) -> Result<bool> {
     let etcd = Process::new(paths, "etcd");
     let api = Process::new(paths, "kube-apiserver");
-    let mut changed = start(paths, &etcd, etcd_command(paths, programs), &[])?;
+    let mut changed = start(paths, &etcd, &etcd_command(paths, programs), &[])?;
     // A copy, so that the command line is the same from every checkout and the next one restarts nothing.
     let policy = paths.state().join("audit.yaml");
     std::fs::copy(paths.local_kubernetes("templates/audit.yaml"), &policy)
         .context("copy the audit policy")?;
-    changed |= start(paths, &api, api_command(paths, programs, options, &policy), &[&policy])?;
+    changed |= start(paths, &api, &api_command(paths, programs, options, &policy), &[&policy])?;
     command::wait_for("the API server's readiness", PATIENCE, || {
         etcd.check()?;
         api.check()?;
@@ -55,21 +55,21 @@ pub(crate) fn start_api(paths: &Paths, programs: &Programs, options: Options) ->
 /// Starts controller manager, scheduler and DNS; they need not be waited for.
 pub(crate) fn start_controllers(paths: &Paths, programs: &Programs, options: Options) -> Result<bool> {
     let manager = Process::new(paths, "kube-controller-manager");
-    let mut changed = start(paths, &manager, manager_command(paths, programs, options), &[])?;
+    let mut changed = start(paths, &manager, &manager_command(paths, programs, options), &[])?;
     let scheduler = Process::new(paths, "kube-scheduler");
-    changed |= start(paths, &scheduler, scheduler_command(paths, programs), &[])?;
+    changed |= start(paths, &scheduler, &scheduler_command(paths, programs), &[])?;
     let rbac = paths.local_kubernetes("templates/dns-rbac.yaml");
     let dns = Process::new(paths, "dns");
     if dns.running().is_none() {
         command::output(kubectl(paths, &programs.unpacked).args(["apply", "-f"]).arg(&rbac))
             .context("let the DNS read services")?;
     }
-    changed |= start(paths, &dns, dns_command(paths, programs), &[&rbac])?;
+    changed |= start(paths, &dns, &dns_command(paths, programs), &[&rbac])?;
     Ok(changed)
 }
 
 /// Starts a process; its fingerprint is its command line and the files that it reads at its start.
-pub(crate) fn start(paths: &Paths, process: &Process, command: Command, files: &[&Path]) -> Result<bool> {
+pub(crate) fn start(paths: &Paths, process: &Process, command: &Command, files: &[&Path]) -> Result<bool> {
     let mut key = Key::default().with("program", command.get_program().as_encoded_bytes());
     for argument in command.get_args() {
         key = key.with("argument", argument.as_encoded_bytes());
@@ -77,7 +77,7 @@ pub(crate) fn start(paths: &Paths, process: &Process, command: Command, files: &
     for file in files {
         key = key.with_file(file)?;
     }
-    process.ensure(paths, &key.finish(), &command)
+    process.ensure(paths, &key.finish(), command)
 }
 
 fn etcd_command(paths: &Paths, programs: &Programs) -> Command {

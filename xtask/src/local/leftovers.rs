@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,11 @@ use crate::local::machine::{self, Before};
 use crate::local::process::{self, Signal};
 use crate::paths::Paths;
 use crate::settings::{BRIDGE, CGROUP, MARKER, NETWORK, NFT_TABLE, RUN_DIR};
+
+/// Where containerd's shims have their sockets, whatever it is configured to.
+const SHIM_SOCKETS: &str = "/run/containerd/s";
+/// Where kubelets have the socket for device plugins, whatever they are configured to.
+const DEVICE_SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 
 /// Environment variable of a node's processes; its value is the node's name.
 pub(crate) const NODE_MARKER: &str = "VALKEY_OPERATOR_LOCAL_NODE";
@@ -81,11 +87,12 @@ pub(crate) fn find(paths: &Paths) -> Result<Vec<Leftover>> {
     found.extend(interfaces()?.into_iter().map(Leftover::Interface));
     found.extend(nft_tables()?);
     found.extend(cgroups().into_iter().map(Leftover::Cgroup));
-    found.extend(traces(&state).into_iter().map(Leftover::Path));
+    let before = Before::load(paths)?;
+    found.extend(traces(&state, before.as_ref()).into_iter().map(Leftover::Path));
     if Path::new(RUN_DIR).exists() {
         found.push(Leftover::Path(PathBuf::from(RUN_DIR)));
     }
-    if let Some(before) = Before::load(paths)? {
+    if let Some(before) = before {
         let changed = before.changed_sysctls().into_iter();
         found.extend(changed.map(|(name, before, now)| Leftover::Sysctl { name, before, now }));
         found.extend(before.new_folders().into_iter().map(Leftover::SharedFolder));
@@ -202,15 +209,13 @@ fn unescape(text: &str) -> PathBuf {
     let mut parts = text.split('\\');
     path.push_str(parts.next().unwrap_or_default());
     for part in parts {
-        match part.split_at_checked(3).map(|(digits, rest)| (u8::from_str_radix(digits, 8), rest)) {
-            Some((Ok(byte), rest)) => {
-                path.push(char::from(byte));
-                path.push_str(rest);
-            }
-            _ => {
-                path.push('\\');
-                path.push_str(part);
-            }
+        let escape = part.split_at_checked(3).map(|(digits, rest)| (u8::from_str_radix(digits, 8), rest));
+        if let Some((Ok(byte), rest)) = escape {
+            path.push(char::from(byte));
+            path.push_str(rest);
+        } else {
+            path.push('\\');
+            path.push_str(part);
         }
     }
     PathBuf::from(path)
@@ -302,7 +307,7 @@ fn parse_tables(tables: &str) -> Vec<Leftover> {
 }
 
 /// Files of ours in folders that are not: logs that kubelets link to, records of the CNI library, sockets.
-fn traces(state: &Path) -> Vec<PathBuf> {
+fn traces(state: &Path, before: Option<&Before>) -> Vec<PathBuf> {
     let list = |folder: &str| {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>()
     };
@@ -316,7 +321,24 @@ fn traces(state: &Path) -> Vec<PathBuf> {
             .into_iter()
             .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))),
     );
+    // Sockets have no name of ours. Those that nobody listens on, in a folder that was not there before, were.
+    if let Some(before) = before {
+        let listening = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let candidates =
+            [SHIM_SOCKETS, DEVICE_SOCKETS].into_iter().filter(|folder| before.was_absent(folder));
+        found
+            .extend(candidates.flat_map(list).filter(|path| is_socket(path) && !is_listed(&listening, path)));
+    }
     found
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+/// Whether a socket's path is in the content of /proc/net/unix.
+fn is_listed(sockets: &str, path: &Path) -> bool {
+    sockets.lines().filter_map(|line| line.split_whitespace().nth(7)).any(|listed| Path::new(listed) == path)
 }
 
 #[cfg(test)]

@@ -42,3 +42,12 @@ fn a_process_of_ours_is_told_by_its_environment() {
     assert_eq!(variable(environment, "NODE", "=").as_deref(), Some("node-3"));
     assert_eq!(variable(environment, "NOD", "="), None);
 }
+
+#[test]
+fn a_socket_that_somebody_listens_on_is_recognised() {
+    let sockets = "Num RefCount Protocol Flags Type St Inode Path\n\
+        00000000a: 00000002 00000000 00010000 0001 01 123 /run/containerd/s/abc\n\
+        00000000b: 00000002 00000000 00010000 0001 01 124\n";
+    assert!(is_listed(sockets, Path::new("/run/containerd/s/abc")));
+    assert!(!is_listed(sockets, Path::new("/run/containerd/s/ab")));
+}

@@ -93,6 +93,11 @@ impl Before {
             .collect()
     }
 
+    /// Whether this folder, one of those that are looked after here, did not exist before.
+    pub(crate) fn was_absent(&self, folder: &str) -> bool {
+        self.absent.iter().any(|absent| absent == Path::new(folder))
+    }
+
     /// Folders that exist now and did not before, deepest first.
     pub(crate) fn new_folders(&self) -> Vec<PathBuf> {
         self.absent.iter().filter(|path| path.exists()).cloned().collect()

@@ -14,7 +14,6 @@ pub(crate) mod process;
 pub(crate) mod status;
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -140,6 +139,7 @@ pub(crate) fn up(paths: &Paths, asked: &UpOptions) -> Result<()> {
     let programs = Programs::ensure(paths)?;
     let ready = Instant::now();
     machine::remember(paths)?;
+    claim(paths)?;
     options.save(paths)?;
     let changed = start_all(paths, &programs, options, running.map_or(0, |running| running.nodes))?;
     let total = ui::duration(begin.elapsed());
@@ -197,7 +197,7 @@ fn start_all(paths: &Paths, programs: &Programs, options: Options, nodes_before:
     for number in options.nodes + 1..=nodes_before {
         changed |= remove_node(paths, programs, &Node::new(paths, number))?;
     }
-    command::wait_for("the ServiceAccount default/default", Duration::from_secs(60), || {
+    command::wait_for("the ServiceAccount default/default", Duration::from_mins(1), || {
         command::output(kubectl(paths, &programs.unpacked).args([
             "get",
             "serviceaccount",
@@ -332,27 +332,35 @@ pub(crate) fn begin(paths: &Paths) -> Result<File> {
         ui::note("another `cargo xtask` works on the local Kubernetes: waiting for it");
         lock.lock().context("wait for the cluster's lock")?;
     }
-    claim(&state)?;
+    check_owner(&state)?;
     Ok(lock)
 }
 
+/// File that says whose local Kubernetes is on this machine.
+fn owner_file() -> PathBuf {
+    Path::new(RUN_DIR).join("owner")
+}
+
 /// Names, addresses and ports exist once on a machine: so does the local Kubernetes.
-fn claim(state: &Path) -> Result<()> {
-    let owner = Path::new(RUN_DIR).join("owner");
-    match fs::read_to_string(&owner) {
-        Ok(other) if Path::new(other.trim()) != state => bail!(
-            "a local Kubernetes of another cache folder is up ({}); take it down first: \
-             VALKEY_OPERATOR_CACHE={} cargo xtask down",
-            other.trim(),
-            Path::new(other.trim()).parent().unwrap_or(state).display()
-        ),
-        Ok(_) => Ok(()),
-        Err(_) => {
-            fs::create_dir_all(RUN_DIR).with_context(|| format!("create {RUN_DIR}"))?;
-            let mut file = File::create(&owner).with_context(|| format!("write {}", owner.display()))?;
-            writeln!(file, "{}", state.display()).with_context(|| format!("write {}", owner.display()))
-        }
+fn check_owner(state: &Path) -> Result<()> {
+    let owner = fs::read_to_string(owner_file()).unwrap_or_default();
+    let owner = Path::new(owner.trim());
+    if owner.as_os_str().is_empty() || owner == state {
+        return Ok(());
     }
+    bail!(
+        "the local Kubernetes of another cache folder is up; take it down first: \
+         VALKEY_OPERATOR_CACHE={} cargo xtask down",
+        owner.parent().unwrap_or(owner).display()
+    )
+}
+
+/// Says that the local Kubernetes on this machine is ours.
+fn claim(paths: &Paths) -> Result<()> {
+    fs::create_dir_all(RUN_DIR).with_context(|| format!("create {RUN_DIR}"))?;
+    let owner = owner_file();
+    fs::write(&owner, format!("{}\n", paths.state().display()))
+        .with_context(|| format!("write {}", owner.display()))
 }
 
 /// Network, mounts and cgroups need root.

@@ -105,8 +105,8 @@ impl Node {
         let mut path = folder.clone().into_os_string();
         path.push(":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         containerd.env("PATH", path);
-        let changed = control_plane::start(paths, &self.containerd, containerd, &[&config, &network])?;
-        command::wait_for(&format!("containerd of {}", self.name), Duration::from_secs(60), || {
+        let changed = control_plane::start(paths, &self.containerd, &containerd, &[&config, &network])?;
+        command::wait_for(&format!("containerd of {}", self.name), Duration::from_mins(1), || {
             self.containerd.check()?;
             command::output(self.ctr(&programs.unpacked).arg("version")).map(Some)
         })
@@ -143,7 +143,7 @@ impl Node {
             .arg(format!("--node-ip={NODE_NET}.{}", self.number))
             .arg(format!("--node-labels=topology.kubernetes.io/zone={}", zone(self.number)))
             .env(NODE_MARKER, &self.name);
-        control_plane::start(paths, &self.kubelet, kubelet, &[&config])
+        control_plane::start(paths, &self.kubelet, &kubelet, &[&config])
     }
 
     /// Ends the node in order: kubelet, containers, containerd. What may still be left is swept by `down`.
@@ -308,7 +308,7 @@ fn start(paths: &Paths, node: &Node, programs: &Programs, options: Options) -> R
 /// Waits until Kubernetes calls the node ready.
 pub(crate) fn wait_ready(paths: &Paths, tools: &Unpacked, node: &Node) -> Result<()> {
     let condition = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
-    command::wait_for(&format!("{} to be ready", node.name()), Duration::from_secs(120), || {
+    command::wait_for(&format!("{} to be ready", node.name()), Duration::from_mins(2), || {
         node.kubelet.check()?;
         let status =
             command::output(kubectl(paths, tools).args(["get", "node", node.name(), "-o", condition]))?;

@@ -27,7 +27,7 @@ pub(crate) struct UpOptions {
     audit: Option<Audit>,
 }
 
-/// Speed at which kubelets bring ConfigMaps and Secrets into pods.
+/// Speed at which kubelets bring `ConfigMaps` and Secrets into pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Propagation {
     /// Within two seconds
@@ -39,7 +39,7 @@ pub(crate) enum Propagation {
 /// Whose API requests go to the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Audit {
-    /// ServiceAccounts of the namespace valkey-operator
+    /// The operator's, told by its namespace valkey-operator
     Operator,
     /// Nobody's
     None,
@@ -59,7 +59,7 @@ pub(crate) enum Grace {
 pub(crate) struct Options {
     /// Number of nodes.
     pub(crate) nodes: u8,
-    /// Speed of ConfigMaps and Secrets.
+    /// Speed of `ConfigMaps` and Secrets.
     pub(crate) propagation: Propagation,
     /// Patience with silent nodes.
     pub(crate) grace: Grace,

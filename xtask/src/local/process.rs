@@ -67,7 +67,7 @@ impl Process {
         for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
             let name = entry.context("read the records")?.file_name().to_string_lossy().into_owned();
             // A process that is just being started has not renamed its record yet.
-            if !name.ends_with(".new") {
+            if Path::new(&name).extension().is_none() {
                 found.push(Self::new(paths, name));
             }
         }

@@ -8,7 +8,7 @@ use crate::command;
 use crate::local::node::Node;
 use crate::local::options::Options;
 use crate::local::process::Process;
-use crate::local::{control_plane, kubectl, leftovers, packages, require_root};
+use crate::local::{check_owner, control_plane, kubectl, leftovers, packages, require_root};
 use crate::paths::Paths;
 use crate::ui;
 
@@ -16,6 +16,7 @@ use crate::ui;
 /// be up has left anything on the machine.
 pub(crate) fn show(paths: &Paths) -> Result<ExitCode> {
     require_root()?;
+    check_owner(&paths.state())?;
     match Options::saved(paths)? {
         Some(options) => show_running(paths, options),
         None => show_leftovers(paths),
