@@ -86,6 +86,9 @@ enum Command {
         /// The cluster to show it on
         #[arg(long, value_enum, default_value_t = Cluster::Local)]
         cluster: Cluster,
+        /// The operator's image [default: built from this checkout; an external cluster needs one to pull]
+        #[arg(long)]
+        image: Option<String>,
     },
 }
 
@@ -109,9 +112,9 @@ fn run(command: Command) -> Result<ExitCode> {
             kubeconfig::write_for_service_account(&paths, &namespace, &service_account, &duration, &out)?;
         }
         Command::Node { action, node } => local::node::act(&paths, action, &node)?,
-        Command::Image => operator_image::build_and_import(&paths)?,
+        Command::Image => drop(operator_image::build_and_import(&paths)?),
         Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
-        Command::Demo { cluster } => demo::run(&paths, cluster)?,
+        Command::Demo { cluster, image } => demo::run(&paths, cluster, image.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -26,13 +26,10 @@ const BINARIES: [&str; 3] = ["cluster-ctl", "node-ctl", "reconcile-loops"];
 /// The user that they run as.
 const USER: &str = "65532";
 
-/// The reference under which the newest build is known.
-pub(crate) fn dev_ref() -> String {
-    format!("{OPERATOR_IMAGE}:dev")
-}
-
 /// Builds the image, and imports it into every node of the local Kubernetes that has another one or none.
-pub(crate) fn build_and_import(paths: &Paths) -> Result<()> {
+/// Returns the reference that names it by its content, so that using a rebuilt image is a change and using the
+/// same one again is not.
+pub(crate) fn build_and_import(paths: &Paths) -> Result<String> {
     let binaries = build_binaries(paths)?;
     let part = Part::start("image");
     let image = ensure_image(paths, &part, &binaries)?;
@@ -51,7 +48,7 @@ pub(crate) fn build_and_import(paths: &Paths) -> Result<()> {
         imported += images::import(&node, &tools, std::slice::from_ref(&image), &node.import_log())?;
     }
     part.done(&format!("into {imported} of {} nodes, the others had it", options.nodes));
-    Ok(())
+    image.refs.last().cloned().context("an image without a name")
 }
 
 fn build_binaries(paths: &Paths) -> Result<Vec<PathBuf>> {
@@ -78,7 +75,7 @@ fn ensure_image(paths: &Paths, part: &Part, binaries: &[PathBuf]) -> Result<Imag
         key = key.with("path", file.as_os_str().as_encoded_bytes()).with_file(file)?;
     }
     let tag = key.clone().finish();
-    let refs = vec![dev_ref(), format!("{OPERATOR_IMAGE}:{tag}")];
+    let refs = vec![format!("{OPERATOR_IMAGE}:dev"), format!("{OPERATOR_IMAGE}:{tag}")];
     let built = builds::ensure(paths, part, "operator-image", key, |folder| {
         let root = folder.join("rootfs");
         for binary in binaries {

@@ -167,7 +167,8 @@ fn prepare(paths: &Paths, layer: Layer, cluster: Cluster) -> Result<Vec<(String,
             local::up(paths, &UpOptions::default())?;
             environment.extend(local_cluster(paths)?);
             if layer == Layer::E2e {
-                operator_image::build_and_import(paths)?;
+                let image = operator_image::build_and_import(paths)?;
+                environment.push(("VALKEY_OPERATOR_IMAGE".to_owned(), image.into()));
             }
         }
         environment.push(("KUBECONFIG".to_owned(), kubeconfig::for_cluster(paths, cluster)?));
@@ -192,7 +193,6 @@ fn local_cluster(paths: &Paths) -> Result<Vec<(String, PathBuf)>> {
         ("VALKEY_OPERATOR_XTASK".to_owned(), env::current_exe().context("path of xtask itself")?),
         ("VALKEY_OPERATOR_KUBECTL".to_owned(), tools.kubectl),
         ("VALKEY_OPERATOR_AUDIT_LOG".to_owned(), paths.audit_log()),
-        ("VALKEY_OPERATOR_IMAGE".to_owned(), operator_image::dev_ref().into()),
     ];
     for (minor, _suite) in settings::VALKEY {
         let name = format!("VALKEY_OPERATOR_VALKEY_IMAGE_{}", minor.replace('.', "_"));
