@@ -18,10 +18,7 @@ pub struct AclBinding {
 
     /// SHA-256 of each accepted password: 64 lowercase hex digits, without "#". Several allow a change of password
     /// without an interruption.
-    #[schemars(
-        length(min = 1, max = 8),
-        inner(regex(pattern = "^[0-9a-f]{64}$"))
-    )]
+    #[schemars(length(min = 1, max = 8), inner(regex(pattern = "^[0-9a-f]{64}$")))]
     pub password_hashes: Vec<String>,
 
     /// What the user may do. A command is allowed if one permission allows it with all the keys and channels it uses.

@@ -41,8 +41,8 @@ use super::placement::Placement;
 #[x_kube(validation = Rule::new("has(self.tls) == has(oldSelf.tls)")
     .message("tls cannot be added to or removed from an existing cluster; only tls.secretRef may change"))]
 pub struct ValkeyClusterSpec {
-    /// Name of the ValkeyConfig from the platform's menu that says how the nodes run. Changing it replaces the nodes one
-    /// by one, without losing data when there are replicas or room for a successor.
+    /// Name of the ValkeyConfig from the platform's menu that says how the nodes run. If its result differs, a change
+    /// replaces the nodes one by one; each successor is in sync before a node leaves.
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub config_ref: String,
 
@@ -56,14 +56,16 @@ pub struct ValkeyClusterSpec {
     pub replicas_per_shard: i32,
 
     /// Users of the cluster, in addition to those of the config. Without any binding, in config or cluster, the default
-    /// user needs no password and may do everything; with any binding it is off.
+    /// user needs no password and may do everything; with any binding it is off. Changes reach running nodes without a
+    /// restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.all(a, self.exists_one(b, b.username == a.username))")
         .message("duplicate username in ACL bindings"))]
     pub acl: Vec<AclBinding>,
 
-    /// Where the pods may run. Changing it replaces the nodes one by one.
+    /// Where the pods may run. Changing zones or nodeSelector replaces the nodes one by one; zoneSpread is for pods made
+    /// from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
 
@@ -71,7 +73,8 @@ pub struct ValkeyClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSpec>,
 
-    /// Annotations for the pods, verbatim. Read when a pod is created; running pods keep theirs.
+    /// Annotations for the pods, verbatim. Added and changed ones are also written to running pods; a removed one goes
+    /// with its pod. Kubernetes allows an object 256 KiB of annotations in all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 16384}))]
     #[x_kube(
@@ -92,7 +95,8 @@ pub struct ValkeyClusterSpec {
 pub struct TlsSpec {
     /// Name of a Secret in the same namespace with the keys "tls.crt", "tls.key" and "ca.crt". The certificate must be
     /// valid for "{cluster}.{namespace}.svc.cluster.local" and "*.{cluster}.{namespace}.svc.cluster.local", for server
-    /// and client authentication. A renewed certificate is loaded without a restart.
+    /// and client authentication. A renewed certificate in the Secret is loaded without a restart; naming another Secret
+    /// replaces the nodes one by one.
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub secret_ref: String,
 }

@@ -42,7 +42,8 @@ pub struct ValkeyConfigSpec {
     /// Valkey settings, as in valkey.conf: directive name in lower case to value, for example "maxmemory-policy":
     /// "allkeys-lru". Merged key by key along baseRef, the nearest value wins. Settings that the operator manages are
     /// accepted and overridden (an event names them); those that would break authentication, membership or the process
-    /// are refused. Changing an effective setting replaces the nodes of every cluster that uses the config, one by one.
+    /// are refused. Changing an effective setting replaces the nodes of every cluster that uses the config, one by one,
+    /// while they serve.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(
         extend("maxProperties" = 256),
@@ -58,14 +59,12 @@ pub struct ValkeyConfigSpec {
         validation = Rule::new("['replicaof', 'slaveof', 'cluster-port', 'cluster-replica-no-failover', 'cluster-slave-no-failover'].all(k, !(k in self))")
             .message("replicaof, slaveof, cluster-port, cluster-replica-no-failover and cluster-slave-no-failover may not be set: the operator manages replication and failover"),
         validation = Rule::new("self.all(k, k in ['cluster-announce-ip', 'cluster-announce-hostname'] || !(k.startsWith('cluster-announce-') || k.startsWith('replica-announce-') || k.startsWith('slave-announce-')))")
-            .message("cluster-announce-*, replica-announce-* and slave-announce-* may not be set: the operator manages the addresses that nodes announce"),
-        validation = Rule::new("!('repl-diskless-load' in self) || self['repl-diskless-load'] in ['disabled', 'swapdb']")
-            .message("repl-diskless-load must be disabled or swapdb: other modes can discard a replica's data before the new copy is complete")
+            .message("cluster-announce-*, replica-announce-* and slave-announce-* may not be set: the operator manages the addresses that nodes announce")
     )]
     pub valkey: BTreeMap<String, String>,
 
     /// ACL bindings that every cluster using this config gets, before its own. Taken whole from the nearest config that
-    /// sets it; an empty list counts as set and ends inheritance.
+    /// sets it; an empty list counts as set and ends inheritance. Changes reach running nodes without a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.all(a, self.exists_one(b, b.username == a.username))")

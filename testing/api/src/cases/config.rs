@@ -176,10 +176,7 @@ fn forbidden_settings() -> Vec<Case> {
     }
     cases.extend([
         accept("a name that only starts like a forbidden one", base, &one("replica-announced", "no")),
-        accept("repl-diskless-load swapdb", base, &one("repl-diskless-load", "swapdb")),
-        accept("repl-diskless-load disabled", base, &one("repl-diskless-load", "disabled")),
-        reject("repl-diskless-load on-empty-db", base, &one("repl-diskless-load", "on-empty-db"), "repl-diskless-load must be disabled or swapdb"),
-        reject("repl-diskless-load flush-before-load", base, &one("repl-diskless-load", "flush-before-load"), "repl-diskless-load must be disabled or swapdb"),
+        accept("repl-diskless-load on-empty-db, which is overridden", base, &one("repl-diskless-load", "on-empty-db")),
     ]);
     cases
 }
