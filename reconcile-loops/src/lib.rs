@@ -1,1 +1,69 @@
-//! Placeholder while the crate is laid out.
+//! The ACL and TLS loops: make running nodes re-read the files that the kubelet refreshed, and prove that they did.
+//!
+//! Each loop has the shape observe (`caches`, `seen`) → decide (`plan`) → do (`acl`, `api`), driven by `tick`. The two
+//! share code and the read-only caches, no state and no task: a slow, stuck or panicking pass of one never delays the
+//! other, and within a pass no node or cluster delays another. Nothing is kept that a restart may not lose.
+
+pub mod acl;
+pub mod api;
+pub mod caches;
+pub mod nodes;
+pub mod plan;
+pub mod secrets;
+pub mod seen;
+pub mod tick;
+pub mod tls;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::run::App;
+use tracing::error;
+
+use crate::acl::AclLoop;
+use crate::caches::Caches;
+use crate::tick::Reload;
+use crate::tls::TlsLoop;
+
+/// Runs both loops until asked to stop.
+pub async fn run(app: App) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let ready = app.health.ready_flag("caches");
+    let caches = Arc::new(Caches::start(app.client.clone()));
+    let until_stopped = app.shutdown.wait();
+    tokio::pin!(until_stopped);
+    tokio::select! {
+        biased;
+        () = &mut until_stopped => return Ok(()),
+        synced = caches.synced() => synced?,
+    }
+    ready.set(true);
+    let acl = supervised("acl", &app, app.settings.acl_tick, AclLoop::new(&app, Arc::clone(&caches)));
+    let tls = supervised("tls", &app, app.settings.tls_tick, TlsLoop::new(&app, Arc::clone(&caches)));
+    tokio::join!(acl, tls);
+    Ok(())
+}
+
+/// Runs one loop in a task of its own and starts it anew when it panics.
+async fn supervised<R: Reload>(name: &'static str, app: &App, period: Duration, reload: R) {
+    let reload = Arc::new(reload);
+    let heartbeat = app.health.heartbeat(name);
+    loop {
+        let turn = tick::run(
+            Arc::clone(&reload),
+            period,
+            heartbeat.clone(),
+            app.shutdown.clone(),
+            app.metrics.controller.clone(),
+        );
+        match tokio::spawn(turn).await {
+            Ok(()) => return,
+            Err(failure) => error!(loop_name = name, error = %failure, "loop panicked, starting it again"),
+        }
+        tokio::select! {
+            biased;
+            () = app.shutdown.wait() => return,
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+    }
+}

@@ -14,6 +14,7 @@ use crate::names;
 use crate::secret::Redacted;
 use crate::valkey::EngineVersion;
 
+pub mod refusal;
 #[cfg(test)]
 mod tests;
 

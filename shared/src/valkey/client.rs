@@ -97,6 +97,7 @@ pub struct Connection {
     broken: AtomicBool,
     endpoint: Endpoint,
     limits: Limits,
+    served: Option<Vec<u8>>,
 }
 
 impl fmt::Debug for Connection {
@@ -153,7 +154,7 @@ async fn dial_unlimited(endpoint: &Endpoint, limits: Limits) -> Result<Connectio
     let unreachable = |source| ValkeyError::Unreachable { endpoint: endpoint.to_string(), source };
     let stream = TcpStream::connect((endpoint.ip, endpoint.port)).await.map_err(unreachable)?;
     stream.set_nodelay(true).map_err(unreachable)?;
-    let Some(target) = &endpoint.tls else { return establish(endpoint, limits, stream).await };
+    let Some(target) = &endpoint.tls else { return establish(endpoint, limits, stream, None).await };
     // The handshake is done here and not by the client library, which would verify for the dialled address.
     let rejected = |source| ValkeyError::TlsRejected {
         endpoint: endpoint.to_string(),
@@ -162,7 +163,8 @@ async fn dial_unlimited(endpoint: &Endpoint, limits: Limits) -> Result<Connectio
     };
     let (connector, name) = tls_connector(target).map_err(rejected)?;
     let stream = connector.connect(name, stream).await.map_err(rejected)?;
-    establish(endpoint, limits, stream).await
+    let served = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|leaf| leaf.to_vec());
+    establish(endpoint, limits, stream, served).await
 }
 
 /// A connector that trusts only the target's authorities, and the name to verify.
@@ -185,7 +187,12 @@ fn tls_connector(target: &TlsTarget) -> io::Result<(TlsConnector, ServerName<'st
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
 
-async fn establish<S>(endpoint: &Endpoint, limits: Limits, stream: S) -> Result<Connection, ValkeyError>
+async fn establish<S>(
+    endpoint: &Endpoint,
+    limits: Limits,
+    stream: S,
+    served: Option<Vec<u8>>,
+) -> Result<Connection, ValkeyError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -197,13 +204,25 @@ where
             ValkeyError::Unreachable { endpoint: endpoint.to_string(), source: io::Error::other(error) }
         })?;
     let driver = tokio::spawn(driver).abort_handle();
-    Ok(Connection { inner, driver, broken: AtomicBool::new(false), endpoint: endpoint.clone(), limits })
+    Ok(Connection {
+        inner,
+        driver,
+        broken: AtomicBool::new(false),
+        endpoint: endpoint.clone(),
+        limits,
+        served,
+    })
 }
 
 impl Connection {
     /// Where this connection leads.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The certificate that the node served when this connection was made, DER; `None` in plaintext.
+    pub fn served_certificate(&self) -> Option<&[u8]> {
+        self.served.as_deref()
     }
 
     /// Whether a further request can succeed: no reply was lost on it and the peer has not closed it.

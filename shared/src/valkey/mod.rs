@@ -4,6 +4,7 @@
 //! `client` dials, logs in and frames (the only file that names the `redis` crate); `commands` is the closed list of
 //! what the operator sends; `pool` keeps one connection per node. Nothing here decides anything.
 
+pub mod certificate;
 pub mod client;
 pub mod commands;
 pub mod error;

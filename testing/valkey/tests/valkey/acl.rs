@@ -100,7 +100,7 @@ async fn a_rendered_file_starts_a_server_and_grants_what_it_says(version: Versio
         ("ACL LIST", false),
     ] {
         let reply = ask(&server, Some(("app", PASSWORD)), command).await?;
-        ensure!(!reply.contains("NOPERM") == allowed, "{command}: {reply}");
+        ensure!(reply.contains("NOPERM") != allowed, "{command}: {reply}");
     }
     Ok(())
 }
