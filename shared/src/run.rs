@@ -5,23 +5,27 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use kube::Client;
 use tokio::net::TcpListener;
 use tracing::{error, info, warn};
 
+use crate::api_client;
+use crate::crd_check::{self, CrdError};
 use crate::events::Events;
 use crate::health::{self, Health, Shutdown};
 use crate::metrics::Metrics;
 use crate::settings::{Binary, Settings, Sources};
 use crate::telemetry::{self, LogFormat};
-use crate::{api_client, crd_check};
 
 /// Release of the operator.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Time from the wish to stop to the end of the process, below Kubernetes' usual 30 seconds of grace.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
+
+/// Time between two attempts to reach the API server at start.
+const API_RETRY: Duration = Duration::from_secs(2);
 
 /// Arguments of every binary.
 #[derive(Debug, Clone, Parser)]
@@ -72,7 +76,11 @@ pub fn main<W>(binary: Binary, work: impl FnOnce(App) -> W) -> ExitCode
 where
     W: Future<Output = Result<(), Box<dyn std::error::Error + Send + Sync>>>,
 {
-    let args = Args::parse();
+    let args = match arguments(binary) {
+        Ok(args) => args,
+        // Help, version, or what is wrong with the arguments, for a person at a terminal.
+        Err(answer) => answer.exit(),
+    };
     let format = match args.log_format {
         Format::Json => LogFormat::Json,
         Format::Text => LogFormat::Text,
@@ -101,6 +109,11 @@ where
     }
 }
 
+fn arguments(binary: Binary) -> Result<Args, clap::Error> {
+    let matches = Args::command().name(binary.name()).try_get_matches()?;
+    Args::from_arg_matches(&matches)
+}
+
 fn failed(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     error!(error = telemetry::chain(error), "stopped");
     ExitCode::FAILURE
@@ -117,13 +130,17 @@ where
     let metrics = Metrics::new(binary.name(), VERSION);
     let user_agent = format!("valkey-operator/{VERSION} {}", binary.name());
     let client = api_client::connect(&user_agent, settings.api_timeout, metrics.api.clone()).await?;
-    crd_check::check(&client).await?;
     let health = Health::new();
     let listener = TcpListener::bind(settings.listen_address)
         .await
         .map_err(|source| ListenError { address: settings.listen_address, source })?;
     let (trigger, shutdown) = health::shutdown()?;
     let server = tokio::spawn(health::serve(listener, health.clone(), metrics.clone(), shutdown.clone()));
+    let checked = health.ready_flag("CRDs");
+    if !crds_checked(&client, &shutdown).await? {
+        return Ok(());
+    }
+    checked.set(true);
     let events = Events::new(client.clone(), binary.manager(), std::env::var("HOSTNAME").ok());
     info!(binary = binary.name(), version = VERSION, settings = settings.to_line(), "started");
 
@@ -148,6 +165,25 @@ where
         info!("stopped");
     }
     worked
+}
+
+/// Waits for the API server and checks its CRDs; false when the process was asked to stop before. An API server that
+/// cannot be reached is waited for: to exit would only leave the restart to the kubelet's growing back-off.
+async fn crds_checked(client: &Client, shutdown: &Shutdown) -> Result<bool, CrdError> {
+    loop {
+        match crd_check::check(client).await {
+            Ok(()) => return Ok(true),
+            Err(error @ CrdError::Unreadable(_)) => {
+                warn!(error = telemetry::chain(&error), "waiting for the API server");
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.wait() => return Ok(false),
+            () = tokio::time::sleep(API_RETRY) => {}
+        }
+    }
 }
 
 /// The listener could not be opened.
