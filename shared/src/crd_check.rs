@@ -169,4 +169,25 @@ mod tests {
         let error = compare(&served).unwrap_err().to_string();
         insta::assert_snapshot!(error, @"the installed CRDs are older than this operator and would drop ValkeyNode.status.pod.reason: apply this release's crds.yaml");
     }
+
+    /// A client whose server gives this answer.
+    fn client(status: u16, body: &'static str) -> Client {
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| async move {
+            let body = kube::client::Body::from(body.as_bytes().to_vec());
+            Ok::<_, tower::BoxError>(http::Response::builder().status(status).body(body)?)
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_group_that_is_not_served_is_missing_not_unreadable() {
+        let error = check(&client(404, "404 page not found\n")).await.unwrap_err();
+        assert!(matches!(&error, CrdError::Missing { missing } if missing.len() == 5), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_server_in_trouble_is_unreadable() {
+        let error = check(&client(500, "internal error")).await.unwrap_err();
+        assert!(matches!(error, CrdError::Unreadable(_)), "{error:?}");
+    }
 }
