@@ -90,6 +90,12 @@ enum Command {
         #[arg(long)]
         image: Option<String>,
     },
+    /// Write the generated files: CRDs, install manifest, API reference
+    Gen {
+        /// Only compare; fail if a file is out of date
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -115,6 +121,15 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Image => drop(operator_image::build_and_import(&paths)?),
         Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
         Command::Demo { cluster, image } => demo::run(&paths, cluster, image.as_deref())?,
+        Command::Gen { check } => return generate(&paths, check),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the generator, a crate of its own: it needs the operator's code, which takes minutes to build.
+fn generate(paths: &Paths, check: bool) -> Result<ExitCode> {
+    let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["run", "--quiet", "--package", "gen", "--"]).args(check.then_some("--check"));
+    let status = cargo.current_dir(paths.checkout()).env("CARGO_TARGET_DIR", paths.target()).status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
