@@ -13,6 +13,9 @@ use kube::{Resource, ResourceExt};
 use shared::api::{ValkeyCluster, ValkeyNode};
 use shared::names;
 
+#[cfg(test)]
+mod tests;
+
 /// Namespace and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {

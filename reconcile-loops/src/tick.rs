@@ -12,13 +12,20 @@ use futures::StreamExt;
 use futures::stream::{self, FuturesUnordered};
 use shared::health::{Heartbeat, Shutdown};
 use shared::metrics::ControllerMetrics;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tracing::error;
 
 use crate::plan::REFRESH_LIMIT;
 use crate::seen::{ClusterKey, ClusterSeen};
 
+#[cfg(test)]
+mod tests;
+
 /// Pause between early passes over one cluster.
 const EARLY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest pass over one cluster. All its calls are bounded; this bounds their sum.
+const PASS_LIMIT: Duration = Duration::from_secs(60);
 
 /// Clusters in one pass at once. Far more than are ever slow together; only bounds memory.
 const CLUSTERS_AT_ONCE: usize = 256;
@@ -103,7 +110,7 @@ async fn full_passes<R: Reload>(
         let number = clusters.len();
         let passes = stream::iter(clusters).map(|cluster| async move {
             let Some(_guard) = busy.enter(&cluster.key) else { return Count::default() };
-            reload.pass(&cluster, false).await
+            bounded(reload, &cluster, false).await
         });
         let mut counts = passes.buffer_unordered(CLUSTERS_AT_ONCE);
         let mut total = Count { settled: true, ..Count::default() };
@@ -156,7 +163,7 @@ async fn early_pass<R: Reload>(
             (None, _) => true,
             // In a full pass, which may have begun before the change.
             (Some(_), None) => false,
-            (Some(cluster), Some(_guard)) => reload.pass(&cluster, true).await.settled,
+            (Some(cluster), Some(_guard)) => bounded(reload, &cluster, true).await.settled,
         };
         {
             let mut deadlines = lock(deadlines);
@@ -170,6 +177,20 @@ async fn early_pass<R: Reload>(
         }
         tokio::time::sleep(EARLY_PAUSE).await;
     }
+}
+
+/// One pass, given up after [`PASS_LIMIT`].
+async fn bounded<R: Reload>(reload: &R, cluster: &ClusterSeen, early: bool) -> Count {
+    timeout(PASS_LIMIT, reload.pass(cluster, early)).await.unwrap_or_else(|_| {
+        let (cluster_name, namespace) = (&cluster.key.0.name, &cluster.key.0.namespace);
+        error!(
+            cluster_name,
+            namespace,
+            reload = R::NAME,
+            "pass over a cluster gave up, its calls took too long"
+        );
+        Count { nodes: cluster.nodes.len(), failed: 1, ..Count::default() }
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

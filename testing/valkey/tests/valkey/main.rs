@@ -4,6 +4,7 @@ mod acl;
 mod bootstrap;
 mod client;
 mod commands;
+mod loops;
 mod migration;
 mod tls;
 

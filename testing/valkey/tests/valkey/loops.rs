@@ -1,0 +1,132 @@
+//! What the ACL loop does at a node, step by step.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures::future::join_all;
+use reconcile_loops::nodes::Nodes;
+use reconcile_loops::plan::NodeResult;
+use shared::acl::AclFile;
+use shared::api::{Access, AclBinding, CommandRule, Permission, ValkeyRoleSpec};
+use shared::metrics::Metrics;
+use shared::secret::Redacted;
+use shared::valkey::{Credentials, Limits};
+use test_valkey::{Options, Server, Version, operator, users_acl};
+
+use crate::on_every_version;
+
+on_every_version!(
+    a_node_is_asked_to_reload_only_when_it_does_not_run_what_is_published,
+    a_refused_file_is_told_in_the_servers_words,
+    a_node_that_cannot_be_asked_is_a_result_within_the_limits_and_delays_no_other,
+);
+
+const LIMITS: Limits = Limits { connect: Duration::from_millis(500), response: Duration::from_millis(500) };
+
+fn nodes() -> Nodes {
+    Nodes::new(LIMITS, 8, Metrics::new("test", "0").valkey)
+}
+
+/// A file with one user, whose role allows `command`.
+fn file(version: Version, command: &str) -> Result<AclFile> {
+    let rule = CommandRule { name: command.to_owned(), subcommand: None, access: Access::Allow };
+    let role = ValkeyRoleSpec { categories: vec![], commands: vec![rule] };
+    let permission = Permission { role_ref: "role".to_owned(), keys: vec![], channels: vec![] };
+    let binding = AclBinding {
+        username: "app".to_owned(),
+        password_hashes: vec!["0".repeat(64)],
+        permissions: vec![permission],
+    };
+    users_acl(version, &[binding], &BTreeMap::from([("role".to_owned(), role)]))
+}
+
+async fn server(version: Version, acl: &AclFile) -> Result<Server> {
+    Server::start(version, Options { acl: Some(acl.text.clone()), ..Options::default() }).await
+}
+
+/// The login, counting how often it was asked for.
+fn login(asked: &AtomicU32) -> impl Future<Output = Result<Credentials, String>> {
+    async move {
+        asked.fetch_add(1, Ordering::Relaxed);
+        Ok(operator())
+    }
+}
+
+async fn a_node_is_asked_to_reload_only_when_it_does_not_run_what_is_published(
+    version: Version,
+) -> Result<()> {
+    let (old, new) = (file(version, "get")?, file(version, "set")?);
+    let server = server(version, &old).await?;
+    let (nodes, endpoint, asked) = (nodes(), server.endpoint(), AtomicU32::new(0));
+
+    let result = nodes.acl(&endpoint, &old.revision, login(&asked)).await;
+    ensure!(result == NodeResult::Current { reloaded: false }, "{result:?}");
+    ensure!(
+        asked.load(Ordering::Relaxed) == 0,
+        "a current node costs no Secret and no login of the operator"
+    );
+
+    // Published, but the kubelet has not refreshed the file: reloading the old one proves nothing.
+    let result = nodes.acl(&endpoint, &new.revision, login(&asked)).await;
+    ensure!(result == NodeResult::Stale, "{result:?}");
+
+    server.write("users.acl", &new.text)?;
+    let result = nodes.acl(&endpoint, &new.revision, login(&asked)).await;
+    ensure!(result == NodeResult::Current { reloaded: true }, "{result:?}");
+    let result = nodes.acl(&endpoint, &new.revision, login(&asked)).await;
+    ensure!(result == NodeResult::Current { reloaded: false }, "{result:?}");
+    Ok(())
+}
+
+async fn a_refused_file_is_told_in_the_servers_words(version: Version) -> Result<()> {
+    let (old, bad) = (file(version, "get")?, file(version, "nosuchcommand")?);
+    let server = server(version, &old).await?;
+    server.write("users.acl", &bad.text)?;
+    let asked = AtomicU32::new(0);
+    let result = nodes().acl(&server.endpoint(), &bad.revision, login(&asked)).await;
+    let NodeResult::Refused(words) = &result else { anyhow::bail!("{result:?}") };
+    ensure!(words.contains("nosuchcommand"), "{words}");
+    // What it ran before, it still runs.
+    let result = nodes().acl(&server.endpoint(), &old.revision, login(&asked)).await;
+    ensure!(result == NodeResult::Current { reloaded: false }, "{result:?}");
+    Ok(())
+}
+
+async fn a_node_that_cannot_be_asked_is_a_result_within_the_limits_and_delays_no_other(
+    version: Version,
+) -> Result<()> {
+    let acl = file(version, "get")?;
+    let (good, frozen, mut dead) =
+        (server(version, &acl).await?, server(version, &acl).await?, server(version, &acl).await?);
+    frozen.freeze()?;
+    dead.kill()?;
+    let (nodes, asked) = (nodes(), AtomicU32::new(0));
+    let endpoints = [frozen.endpoint(), dead.endpoint(), good.endpoint()];
+    let start = Instant::now();
+    let results = join_all(endpoints.iter().map(|endpoint| {
+        let asking = nodes.acl(endpoint, &acl.revision, login(&asked));
+        async move { (asking.await, start.elapsed()) }
+    }))
+    .await;
+    let kind = |index: usize| match results.get(index) {
+        Some((NodeResult::Failed { kind, .. }, _)) => *kind,
+        _ => "none",
+    };
+    ensure!(kind(0) == "timeout" && kind(1) == "unreachable", "{results:?}");
+    let last = results.last().map(|(result, took)| (result.clone(), *took));
+    let quick = last.is_some_and(|(result, took)| {
+        result == NodeResult::Current { reloaded: false } && took < LIMITS.response
+    });
+    ensure!(quick, "{results:?}");
+    ensure!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    frozen.thaw()?;
+
+    let wrong =
+        async { Ok::<_, String>(Credentials { password: Redacted::new("wrong".to_owned()), ..operator() }) };
+    let result = nodes.acl(&good.endpoint(), &"0".repeat(64), wrong).await;
+    ensure!(matches!(result, NodeResult::Failed { kind: "auth_rejected", .. }), "{result:?}");
+    Ok(())
+}
