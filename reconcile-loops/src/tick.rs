@@ -25,7 +25,7 @@ mod tests;
 const EARLY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Longest pass over one cluster. All its calls are bounded; this bounds their sum.
-const PASS_LIMIT: Duration = Duration::from_secs(60);
+const PASS_LIMIT: Duration = Duration::from_mins(1);
 
 /// Clusters in one pass at once. Far more than are ever slow together; only bounds memory.
 const CLUSTERS_AT_ONCE: usize = 256;
