@@ -1,7 +1,6 @@
 //! What the ACL loop does at a node, step by step.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,11 +47,9 @@ async fn server(version: Version, acl: &AclFile) -> Result<Server> {
 }
 
 /// The login, counting how often it was asked for.
-fn login(asked: &AtomicU32) -> impl Future<Output = Result<Credentials, String>> {
-    async move {
-        asked.fetch_add(1, Ordering::Relaxed);
-        Ok(operator())
-    }
+async fn login(asked: &AtomicU32) -> Result<Credentials, String> {
+    asked.fetch_add(1, Ordering::Relaxed);
+    Ok(operator())
 }
 
 async fn a_node_is_asked_to_reload_only_when_it_does_not_run_what_is_published(
