@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::paths::Paths;
+
 /// Lines of a log that an error quotes.
 const QUOTED_LINES: usize = 12;
 
@@ -29,6 +31,13 @@ pub(crate) fn bound_to_us(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
+}
+
+/// A cargo that works on the checkout and keeps what it builds in the cache.
+pub(crate) fn cargo(paths: &Paths) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(paths.checkout()).env("CARGO_TARGET_DIR", paths.target());
+    cargo
 }
 
 /// Runs a command; its output goes to `log`. An error quotes the end of the log.

@@ -3,7 +3,6 @@
 //! Its root file system is three release binaries, the shared libraries that they name, and one user.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -53,8 +52,8 @@ pub(crate) fn build_and_import(paths: &Paths) -> Result<String> {
 
 fn build_binaries(paths: &Paths) -> Result<Vec<PathBuf>> {
     let part = Part::start("release binaries");
-    let mut build = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--release"]).current_dir(paths.checkout()).env("CARGO_TARGET_DIR", paths.target());
+    let mut build = command::cargo(paths);
+    build.args(["build", "--release"]);
     for name in BINARIES {
         build.args(["--package", name]);
     }

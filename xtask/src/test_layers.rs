@@ -3,12 +3,13 @@
 use std::env;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
+use crate::command;
 use crate::kubeconfig::{self, Cluster};
 use crate::local::images::{self, Valkey};
 use crate::local::options::UpOptions;
@@ -126,13 +127,13 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
 /// Prepares a layer and runs it; returns its counts and whether cargo called it a success.
 fn run_layer(paths: &Paths, layer: Layer, cluster: Cluster, args: &[String]) -> Result<(Counts, bool)> {
     let environment = prepare(paths, layer, cluster)?;
-    let mut test = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    test.arg("test").arg("--no-fail-fast").current_dir(paths.checkout());
+    let mut test = command::cargo(paths);
+    test.args(["test", "--no-fail-fast"]);
     for package in layer.packages() {
         test.args(["--package", package]);
     }
     test.arg("--").args(layer.arguments()).args(args);
-    test.env("CARGO_TARGET_DIR", paths.target()).envs(environment).stdout(Stdio::piped());
+    test.envs(environment).stdout(Stdio::piped());
     let mut child = test.spawn().context("start cargo test")?;
     let output = child.stdout.take().context("output of cargo test")?;
     let mut counts = Counts::default();

@@ -260,9 +260,8 @@ pub(crate) fn down(paths: &Paths, purge: bool) -> Result<()> {
         Ok::<_, anyhow::Error>(())
     })?;
     for name in control_plane::PROCESSES {
-        // The API server waits for a minute for its watchers to leave; its state is in etcd.
-        let signal = if name == "kube-apiserver" { Signal::Kill } else { Signal::Term };
-        Process::new(paths, name).stop(signal)?;
+        // Nothing of theirs is kept, and the API server would wait for its watchers to leave.
+        Process::new(paths, name).stop(Signal::Kill)?;
     }
     for process in recorded {
         process.stop(Signal::Term)?;

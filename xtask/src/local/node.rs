@@ -301,7 +301,19 @@ pub(crate) fn act(paths: &Paths, action: Action, name: &str) -> Result<()> {
 fn start(paths: &Paths, node: &Node, programs: &Programs, options: Options) -> Result<()> {
     node.start_containerd(paths, programs)?;
     images::import(node, &programs.unpacked, &programs.images, &node.import_log())?;
-    node.start_kubelet(paths, programs, options)?;
+    // Kubernetes may still call it ready from before its crash: only a renewed lease is a sign of life.
+    let lease = || {
+        let mut get = kubectl(paths, &programs.unpacked);
+        get.args(["get", "lease", node.name(), "-n", "kube-node-lease", "--ignore-not-found"]);
+        command::output(get.args(["-o", "jsonpath={.spec.renewTime}"]))
+    };
+    let before = lease()?;
+    if node.start_kubelet(paths, programs, options)? {
+        command::wait_for(&format!("a sign of life of {}", node.name()), Duration::from_mins(1), || {
+            node.kubelet.check()?;
+            Ok((lease()? != before).then_some(()))
+        })?;
+    }
     wait_ready(paths, &programs.unpacked, node)
 }
 
