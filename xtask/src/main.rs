@@ -67,12 +67,6 @@ enum Command {
         /// The node, such as node-2
         node: String,
     },
-    /// Write the generated files of the checkout
-    Gen {
-        /// Write nothing, and fail when a file is out of date
-        #[arg(long)]
-        check: bool,
-    },
     /// Build the operator's image and import it into every node
     Image,
     /// Run the tests, layer by layer; the last line says how many passed and failed
@@ -124,7 +118,6 @@ fn run(command: Command) -> Result<ExitCode> {
             kubeconfig::write_for_service_account(&paths, &namespace, &service_account, &duration, &out)?;
         }
         Command::Node { action, node } => local::node::act(&paths, action, &node)?,
-        Command::Gen { check } => return generate(&paths, check),
         Command::Image => drop(operator_image::build_and_import(&paths)?),
         Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
         Command::Demo { cluster, image } => demo::run(&paths, cluster, image.as_deref())?,
@@ -135,19 +128,8 @@ fn run(command: Command) -> Result<ExitCode> {
 
 /// Runs the generator, a crate of its own: it needs the operator's code, which takes minutes to build.
 fn generate(paths: &Paths, check: bool) -> Result<ExitCode> {
-    let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = command::cargo(paths);
     cargo.args(["run", "--quiet", "--package", "gen", "--"]).args(check.then_some("--check"));
-    let status = cargo.current_dir(paths.checkout()).env("CARGO_TARGET_DIR", paths.target()).status()?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Runs the package gen: a program of its own, since it is built with the operator's code and xtask is not.
-fn generate(paths: &Paths, check: bool) -> Result<ExitCode> {
-    let mut generate = command::cargo(paths);
-    generate.args(["run", "--quiet", "--package", "gen"]);
-    if check {
-        generate.args(["--", "--check"]);
-    }
-    let status = generate.status().context("start cargo run --package gen")?;
+    let status = cargo.status().context("start cargo run --package gen")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
