@@ -1,6 +1,9 @@
 //! What a person reads while xtask works: one line a part, with its time. The only place that prints.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what this module is for")]
+//!
+//! A reader that has gone away (`| head`) is no reason to stop in the middle of the work, so what cannot be
+//! printed is dropped.
 
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 /// A part of the work that is being timed; say how it ended with [`Part::done`].
@@ -18,12 +21,12 @@ impl Part {
 
     /// Says that the part is still at work, and how far it is.
     pub(crate) fn alive(&self, detail: &str) {
-        println!("  … {}", row(&self.name, self.start.elapsed(), detail));
+        line(&format!("  … {}", row(&self.name, self.start.elapsed(), detail)));
     }
 
     /// Says that the part is finished.
     pub(crate) fn done(&self, detail: &str) {
-        println!("  ✓ {}", row(&self.name, self.start.elapsed(), detail));
+        line(&format!("  ✓ {}", row(&self.name, self.start.elapsed(), detail)));
     }
 
     /// Time since the start.
@@ -34,17 +37,17 @@ impl Part {
 
 /// Prints one line.
 pub(crate) fn line(text: &str) {
-    println!("{text}");
+    drop(writeln!(io::stdout(), "{text}"));
 }
 
 /// Prints a line that is no part of the result.
 pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
+    drop(writeln!(io::stderr(), "{text}"));
 }
 
 /// Prints an error with its causes.
 pub(crate) fn error(error: &anyhow::Error) {
-    eprintln!("\nerror: {error:#}");
+    note(&format!("\nerror: {error:#}"));
 }
 
 /// Name, time and detail in columns.
