@@ -53,6 +53,15 @@ pub(crate) struct Built {
     pub(crate) folder: PathBuf,
 }
 
+/// The result `name` for the inputs `key`, if it is there already.
+pub(crate) fn find(paths: &Paths, name: &str, key: Key) -> Option<Built> {
+    Some(Built { folder: folder(paths, name, key) }).filter(|built| built.folder.exists())
+}
+
+fn folder(paths: &Paths, name: &str, key: Key) -> PathBuf {
+    paths.builds().join(format!("{name}-{}", key.finish()))
+}
+
 /// Returns the result `name` for the inputs `key`; if it is not there yet, `make` makes it in the folder it
 /// is given. Two callers at once build it once.
 pub(crate) fn ensure(
@@ -63,8 +72,7 @@ pub(crate) fn ensure(
     make: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Built> {
     let all = paths.builds();
-    let key = key.finish();
-    let built = Built { folder: all.join(format!("{name}-{key}")) };
+    let built = Built { folder: folder(paths, name, key) };
     if built.folder.exists() {
         return Ok(built);
     }

@@ -25,8 +25,10 @@ pub(crate) const MARKER: &str = "VALKEY_OPERATOR_LOCAL_KUBERNETES";
 pub(crate) const DOMAIN: &str = "cluster.local";
 /// Address of the bridge: API server and DNS as pods and nodes see them.
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 86, 0, 1);
-/// Addresses of pods; node i hands out 10.86.i.2 to 10.86.i.250.
+/// Addresses of pods.
 pub(crate) const POD_CIDR: &str = "10.86.0.0/16";
+/// First two octets of pods' addresses; the third is the node's number.
+pub(crate) const POD_NET: &str = "10.86";
 /// First three octets of the nodes' own addresses.
 pub(crate) const NODE_NET: &str = "10.86.255";
 /// Addresses of services.

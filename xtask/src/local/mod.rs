@@ -245,7 +245,7 @@ fn remove_node(paths: &Paths, programs: &Programs, node: &Node) -> Result<bool> 
 pub(crate) fn down(paths: &Paths, purge: bool) -> Result<()> {
     let _lock = begin(paths)?;
     let part = Part::start("down");
-    let unpacked = packages::ensure_unpacked(paths).ok();
+    let unpacked = packages::find_unpacked(paths);
     let recorded = Process::recorded(paths)?;
     let nodes: Vec<_> = (1..=settings::MAX_NODES).map(|number| Node::new(paths, number)).collect();
     thread::scope(|scope| {

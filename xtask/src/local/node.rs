@@ -16,7 +16,7 @@ use crate::local::process::{Process, Signal};
 use crate::local::{self, Programs, control_plane, images, kubectl};
 use crate::paths::Paths;
 use crate::settings::{
-    BRIDGE, CGROUP, DOMAIN, GATEWAY, NETWORK, NODE_NET, PAUSE_IMAGE, POD_CIDR, RUN_DIR, zone,
+    BRIDGE, CGROUP, DOMAIN, GATEWAY, NETWORK, NODE_NET, PAUSE_IMAGE, POD_CIDR, POD_NET, RUN_DIR, zone,
 };
 use crate::ui::Part;
 
@@ -209,8 +209,8 @@ impl Node {
             ("NETWORK", NETWORK.to_owned()),
             ("BRIDGE", BRIDGE.to_owned()),
             ("POD_CIDR", POD_CIDR.to_owned()),
-            ("FIRST_IP", format!("10.86.{}.2", self.number)),
-            ("LAST_IP", format!("10.86.{}.250", self.number)),
+            ("FIRST_IP", format!("{POD_NET}.{}.2", self.number)),
+            ("LAST_IP", format!("{POD_NET}.{}.250", self.number)),
             ("GATEWAY", GATEWAY.to_string()),
             ("DOMAIN", DOMAIN.to_owned()),
             ("CGROUP", CGROUP.to_owned()),

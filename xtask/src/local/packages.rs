@@ -1,7 +1,7 @@
 //! Programs that come from Debian packages: installed (the machine's own suite) or unpacked (a newer suite).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -48,30 +48,42 @@ pub(crate) fn ensure_installed(paths: &Paths) -> Result<Installed> {
     Ok(Installed { runc, cni: cni.context("the CNI plugins are installed, yet not found")? })
 }
 
+/// Name of the build result.
+const NAME: &str = "packages";
+
+fn key(paths: &Paths) -> Result<Key> {
+    let key = Key::default().with_file(&paths.script("unpack.sh"))?;
+    Ok(key.with("suite", settings::PACKAGE_SUITE).with("packages", UNPACKED.join(" ")))
+}
+
 /// Unpacks etcd, containerd and kubectl, if this checkout's choice of them is not in the cache already.
 pub(crate) fn ensure_unpacked(paths: &Paths) -> Result<Unpacked> {
-    let script = paths.script("unpack.sh");
-    let key = Key::default()
-        .with_file(&script)?
-        .with("suite", settings::PACKAGE_SUITE)
-        .with("packages", UNPACKED.join(" "));
-    let part = Part::start("packages");
-    let built = builds::ensure(paths, &part, "packages", key, |folder| {
-        let mut unpack = command::bound_to_us(&script);
+    let part = Part::start(NAME);
+    let built = builds::ensure(paths, &part, NAME, key(paths)?, |folder| {
+        let mut unpack = command::bound_to_us(paths.script("unpack.sh"));
         unpack.arg(folder).arg(settings::PACKAGE_SUITE).args(UNPACKED);
         command::run_logged(&mut unpack, &paths.build_logs().join("packages.log"))
             .context("unpack etcd, containerd and kubectl")
     })?;
-    let versions = fs::read_to_string(built.folder.join("versions")).context("versions of the packages")?;
-    Ok(Unpacked {
-        etcd: built.folder.join("etcd-server/usr/bin/etcd"),
-        containerd: built.folder.join("containerd/usr/bin"),
-        kubectl: built.folder.join("kubectl/usr/bin/kubectl"),
-        versions,
-    })
+    Unpacked::in_folder(&built.folder)
+}
+
+/// The unpacked programs, if they are in the cache already.
+pub(crate) fn find_unpacked(paths: &Paths) -> Option<Unpacked> {
+    let built = builds::find(paths, NAME, key(paths).ok()?)?;
+    Unpacked::in_folder(&built.folder).ok()
 }
 
 impl Unpacked {
+    fn in_folder(folder: &Path) -> Result<Self> {
+        Ok(Self {
+            etcd: folder.join("etcd-server/usr/bin/etcd"),
+            containerd: folder.join("containerd/usr/bin"),
+            kubectl: folder.join("kubectl/usr/bin/kubectl"),
+            versions: fs::read_to_string(folder.join("versions")).context("versions of the packages")?,
+        })
+    }
+
     /// The versions in one line: `etcd-server 3.5.30-2, containerd 2.1.9`.
     pub(crate) fn summary(&self) -> String {
         self.versions.lines().collect::<Vec<_>>().join(", ")
