@@ -183,7 +183,8 @@ impl AclLoop {
             cluster_name,
             namespace, revision, words, "a node refused users.acl, recorded on its ConfigMap"
         );
-        let note = format!("a node refused revision {revision} of users.acl, its old rules stay: {words}");
+        let short = plan::short(revision);
+        let note = format!("a node refused revision {short} of users.acl, its old rules stay: {words}");
         let notice = Notice::warning("AclRefused", "ReloadAcl", note);
         self.events.publish(&api::reference(cluster), &notice).await;
     }

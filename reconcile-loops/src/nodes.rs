@@ -15,13 +15,6 @@ use tokio::sync::Semaphore;
 use crate::plan::NodeResult;
 use crate::seen::{ClusterKey, NodeSeen};
 
-/// Where the three TLS files are mounted in a pod, and the settings that name them.
-const TLS_SETTINGS: [(&str, &str); 3] = [
-    ("tls-cert-file", "/etc/valkey/tls/tls.crt"),
-    ("tls-key-file", "/etc/valkey/tls/tls.key"),
-    ("tls-ca-cert-file", "/etc/valkey/tls/ca.crt"),
-];
-
 /// Access to nodes, at most `fan_out` at once over all clusters of a loop.
 #[derive(Debug, Clone)]
 pub struct Nodes {
@@ -77,7 +70,7 @@ impl Nodes {
     }
 
     /// Points a node back at its certificate files, which makes it re-read them, and tells whether it serves
-    /// `certificate` (DER).
+    /// `certificate` (DER). `settings` are the three that name the files.
     ///
     /// Sent on every pass: a changed authority shows in no handshake, and the server replaces its material only when all
     /// three files are good.
@@ -85,10 +78,11 @@ impl Nodes {
         &self,
         endpoint: &Endpoint,
         certificate: &[u8],
+        settings: &[(&str, &str)],
         credentials: &Credentials,
     ) -> NodeResult {
         let Ok(_permit) = self.fan_out.acquire().await else { return closed() };
-        let served = match self.tls_reload(endpoint, credentials).await {
+        let served = match self.tls_reload(endpoint, settings, credentials).await {
             Ok(served) => served,
             Err(ValkeyError::Refused { reply, .. }) => return NodeResult::Refused(reply),
             Err(error) => return failed(&error),
@@ -119,10 +113,11 @@ impl Nodes {
     async fn tls_reload(
         &self,
         endpoint: &Endpoint,
+        settings: &[(&str, &str)],
         credentials: &Credentials,
     ) -> Result<Option<Vec<u8>>, ValkeyError> {
         let connection = self.timed("connect", connect(endpoint, credentials, &self.limits)).await?;
-        self.timed("config_set", connection.config_set(&TLS_SETTINGS)).await?;
+        self.timed("config_set", connection.config_set(settings)).await?;
         Ok(connection.served_certificate().map(<[u8]>::to_vec))
     }
 

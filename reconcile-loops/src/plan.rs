@@ -231,7 +231,7 @@ pub fn tls(
 }
 
 /// Enough of a hash for a person.
-fn short(hash: &str) -> &str {
+pub(crate) fn short(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
 

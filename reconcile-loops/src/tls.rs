@@ -27,6 +27,13 @@ use crate::tick::{Count, Reload};
 /// Field manager of the TLS loop, beside that of the ACL loop: an apply drops what the same manager applied before.
 const MANAGER: &str = "valkey-operator/reconcile-loops-tls";
 
+/// Where the three TLS files are mounted in a pod, and the settings that name them.
+const SETTINGS: [(&str, &str); 3] = [
+    ("tls-cert-file", "/etc/valkey/tls/tls.crt"),
+    ("tls-key-file", "/etc/valkey/tls/tls.key"),
+    ("tls-ca-cert-file", "/etc/valkey/tls/ca.crt"),
+];
+
 /// The TLS loop's means.
 pub struct TlsLoop {
     client: Client,
@@ -72,7 +79,7 @@ impl TlsLoop {
         let asked = cluster.nodes.iter().map(|node| {
             let endpoint = endpoint(&cluster.key, node, Some(&files.ca));
             let (leaf, credentials) = (&leaf, &credentials);
-            async move { (node.name.clone(), self.nodes.tls(&endpoint, leaf, credentials).await) }
+            async move { (node.name.clone(), self.nodes.tls(&endpoint, leaf, &SETTINGS, credentials).await) }
         });
         Ok((certificate::fingerprint(&leaf), join_all(asked).await.into_iter().collect()))
     }
@@ -166,5 +173,20 @@ impl Reload for TlsLoop {
     fn summary(&self, clusters: usize, total: Count) {
         let Count { nodes, current, reloaded, failed, settled: _ } = total;
         info!(clusters, nodes, current, reloaded, failed, "TLS reconcile tick");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_name_files_in_the_mounted_directory() {
+        for (setting, path) in SETTINGS {
+            assert!(
+                path.strip_prefix(shared::conf::TLS_DIR).is_some_and(|file| file.starts_with('/')),
+                "{setting}"
+            );
+        }
     }
 }

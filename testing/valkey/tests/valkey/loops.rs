@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use futures::future::join_all;
+use futures::future::{join_all, lazy};
 use reconcile_loops::nodes::Nodes;
 use reconcile_loops::plan::NodeResult;
 use shared::acl::AclFile;
 use shared::api::{Access, AclBinding, CommandRule, Permission, ValkeyRoleSpec};
 use shared::metrics::Metrics;
 use shared::secret::Redacted;
-use shared::valkey::{Credentials, Limits};
-use test_valkey::{Options, Server, Version, operator, users_acl};
+use shared::valkey::{Credentials, Limits, certificate};
+use test_valkey::{Authority, Options, Server, Version, operator, users_acl};
 
 use crate::on_every_version;
 
@@ -21,6 +21,7 @@ on_every_version!(
     a_node_is_asked_to_reload_only_when_it_does_not_run_what_is_published,
     a_refused_file_is_told_in_the_servers_words,
     a_node_that_cannot_be_asked_is_a_result_within_the_limits_and_delays_no_other,
+    a_renewed_certificate_counts_only_when_it_is_served,
 );
 
 const LIMITS: Limits = Limits { connect: Duration::from_millis(500), response: Duration::from_millis(500) };
@@ -47,9 +48,11 @@ async fn server(version: Version, acl: &AclFile) -> Result<Server> {
 }
 
 /// The login, counting how often it was asked for.
-async fn login(asked: &AtomicU32) -> Result<Credentials, String> {
-    asked.fetch_add(1, Ordering::Relaxed);
-    Ok(operator())
+fn login(asked: &AtomicU32) -> impl Future<Output = Result<Credentials, String>> {
+    lazy(|_| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        Ok(operator())
+    })
 }
 
 async fn a_node_is_asked_to_reload_only_when_it_does_not_run_what_is_published(
@@ -125,5 +128,37 @@ async fn a_node_that_cannot_be_asked_is_a_result_within_the_limits_and_delays_no
         async { Ok::<_, String>(Credentials { password: Redacted::new("wrong".to_owned()), ..operator() }) };
     let result = nodes.acl(&good.endpoint(), &"0".repeat(64), wrong).await;
     ensure!(matches!(result, NodeResult::Failed { kind: "auth_rejected", .. }), "{result:?}");
+    Ok(())
+}
+
+async fn a_renewed_certificate_counts_only_when_it_is_served(version: Version) -> Result<()> {
+    const HOST: &str = "c-00000.c.ns.svc.cluster.local";
+    let authority = Authority::new("ours")?;
+    let (old, new) = (authority.issue(&[HOST], 1)?, authority.issue(&[HOST], 2)?);
+    let options = Options {
+        acl: Some(file(version, "get")?.text),
+        tls: Some((old.clone(), authority.pem())),
+        hostname: Some(HOST.to_owned()),
+        ..Options::default()
+    };
+    let server = Server::start(version, options).await?;
+    let names = ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"];
+    let paths = ["tls.crt", "tls.key", "ca.crt"].map(|name| server.path(name));
+    let settings: Vec<(&str, &str)> = names.into_iter().zip(paths.iter().map(String::as_str)).collect();
+    let (nodes, endpoint, login) = (nodes(), server.endpoint(), operator());
+    let (old_leaf, new_leaf) = (certificate::leaf(&old.certificate)?, certificate::leaf(&new.certificate)?);
+
+    let result = nodes.tls(&endpoint, &old_leaf, &settings, &login).await;
+    ensure!(result == NodeResult::Current { reloaded: false }, "{result:?}");
+    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
+    ensure!(result == NodeResult::Stale, "before the kubelet refreshed the files: {result:?}");
+    server.write("tls.crt", &new.certificate)?;
+    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
+    ensure!(matches!(result, NodeResult::Refused(_)), "certificate and key do not match: {result:?}");
+    server.write("tls.key", &new.key)?;
+    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
+    ensure!(result == NodeResult::Current { reloaded: true }, "{result:?}");
+    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
+    ensure!(result == NodeResult::Current { reloaded: false }, "{result:?}");
     Ok(())
 }
