@@ -22,6 +22,9 @@ use shared::valkey::Credentials;
 use crate::plan::{Published, Record, Unpublished, Verdict};
 use crate::seen::{ClusterKey, ClusterSeen, ObjectKey};
 
+#[cfg(test)]
+mod tests;
+
 /// Room that a ConfigMap has for its data, bytes (its limit of 1 MiB less keys and metadata).
 const CONFIG_MAP_ROOM: usize = (1 << 20) - 8192;
 

@@ -16,14 +16,11 @@ pub mod tls;
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use shared::run::App;
-use tracing::error;
 
 use crate::acl::AclLoop;
 use crate::caches::Caches;
-use crate::tick::Reload;
 use crate::tls::TlsLoop;
 
 /// Runs both loops until asked to stop.
@@ -38,32 +35,23 @@ pub async fn run(app: App) -> Result<(), Box<dyn Error + Send + Sync>> {
         synced = caches.synced() => synced?,
     }
     ready.set(true);
-    let acl = supervised("acl", &app, app.settings.acl_tick, AclLoop::new(&app, Arc::clone(&caches)));
-    let tls = supervised("tls", &app, app.settings.tls_tick, TlsLoop::new(&app, Arc::clone(&caches)));
-    tokio::join!(acl, tls);
+    let acl = AclLoop::new(&app, Arc::clone(&caches));
+    let tls = TlsLoop::new(&app, Arc::clone(&caches));
+    tokio::join!(
+        tick::supervised(
+            Arc::new(acl),
+            app.settings.acl_tick,
+            &app.health,
+            &app.shutdown,
+            &app.metrics.controller
+        ),
+        tick::supervised(
+            Arc::new(tls),
+            app.settings.tls_tick,
+            &app.health,
+            &app.shutdown,
+            &app.metrics.controller
+        ),
+    );
     Ok(())
-}
-
-/// Runs one loop in a task of its own and starts it anew when it panics.
-async fn supervised<R: Reload>(name: &'static str, app: &App, period: Duration, reload: R) {
-    let reload = Arc::new(reload);
-    let heartbeat = app.health.heartbeat(name);
-    loop {
-        let turn = tick::run(
-            Arc::clone(&reload),
-            period,
-            heartbeat.clone(),
-            app.shutdown.clone(),
-            app.metrics.controller.clone(),
-        );
-        match tokio::spawn(turn).await {
-            Ok(()) => return,
-            Err(failure) => error!(loop_name = name, error = %failure, "loop panicked, starting it again"),
-        }
-        tokio::select! {
-            biased;
-            () = app.shutdown.wait() => return,
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
-        }
-    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, FuturesUnordered};
-use shared::health::{Heartbeat, Shutdown};
+use shared::health::{Health, Heartbeat, Shutdown};
 use shared::metrics::ControllerMetrics;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::error;
@@ -64,8 +64,31 @@ pub trait Reload: Send + Sync + 'static {
     fn summary(&self, clusters: usize, total: Count);
 }
 
+/// Runs a loop in a task of its own until asked to stop; one that panics is started anew.
+pub async fn supervised<R: Reload>(
+    reload: Arc<R>,
+    period: Duration,
+    health: &Health,
+    shutdown: &Shutdown,
+    metrics: &ControllerMetrics,
+) {
+    let heartbeat = health.heartbeat(R::NAME);
+    loop {
+        let turn = run(Arc::clone(&reload), period, heartbeat.clone(), shutdown.clone(), metrics.clone());
+        match tokio::spawn(turn).await {
+            Ok(()) => return,
+            Err(failure) => error!(reload = R::NAME, error = %failure, "loop panicked, starting it again"),
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.wait() => return,
+            () = tokio::time::sleep(EARLY_PAUSE) => {}
+        }
+    }
+}
+
 /// Runs a loop until asked to stop.
-pub async fn run<R: Reload>(
+async fn run<R: Reload>(
     reload: Arc<R>,
     period: Duration,
     heartbeat: Heartbeat,

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::seen::ObjectKey;
-use shared::health::Health;
 use shared::metrics::Metrics;
 use tokio::sync::mpsc;
 
@@ -26,6 +25,8 @@ struct Recorder {
     clusters: Vec<&'static str>,
     /// A pass over this one never ends.
     stuck: Option<&'static str>,
+    /// The first pass over this one panics.
+    panics: Option<&'static str>,
     /// Early passes settle from this number on.
     settles_at: usize,
     changes: tokio::sync::Mutex<mpsc::UnboundedReceiver<&'static str>>,
@@ -39,6 +40,7 @@ impl Recorder {
         let recorder = Self {
             clusters: clusters.to_vec(),
             stuck: None,
+            panics: None,
             settles_at: 1,
             changes: tokio::sync::Mutex::new(receiver),
             passes: Mutex::default(),
@@ -68,6 +70,7 @@ impl Reload for Recorder {
         if self.stuck == Some(*name) {
             std::future::pending::<()>().await;
         }
+        assert!(self.panics != Some(*name) || self.seconds(name, early).len() > 1, "as the test wants");
         let number = self.seconds(name, true).len();
         Count { nodes: 1, settled: number >= self.settles_at, ..Count::default() }
     }
@@ -91,9 +94,8 @@ async fn run_for(
 ) -> Arc<Recorder> {
     let recorder = Arc::new(recorder);
     let (trigger, shutdown) = shared::health::Shutdown::new();
-    let heartbeat = Health::new().heartbeat("test");
-    let metrics = Metrics::new("test", "0").controller;
-    let turn = run(Arc::clone(&recorder), Duration::from_secs(30), heartbeat, shutdown, metrics);
+    let (health, metrics) = (Health::new(), Metrics::new("test", "0").controller);
+    let turn = supervised(Arc::clone(&recorder), Duration::from_secs(30), &health, &shutdown, &metrics);
     let script = async {
         let start = Instant::now();
         for (second, name) in at {
@@ -169,4 +171,13 @@ async fn a_change_to_something_unknown_is_dropped() {
     let (changes, recorder) = Recorder::new(&["a"]);
     let recorder = run_for(recorder, changes, &[(5, "gone")], 29).await;
     assert_eq!(lock(&recorder.passes).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_panics_is_started_again() {
+    let (changes, mut recorder) = Recorder::new(&["panics", "b"]);
+    recorder.panics = Some("panics");
+    let recorder = run_for(recorder, changes, &[], 29).await;
+    assert_eq!(recorder.seconds("panics", false), [0, 1]);
+    assert_eq!(recorder.seconds("b", false).last(), Some(&1));
 }
