@@ -138,6 +138,10 @@ pub(crate) fn up(paths: &Paths, asked: &UpOptions) -> Result<()> {
     ui::line(&format!("Local Kubernetes {KUBERNETES_VERSION}, {} nodes", options.nodes));
     let programs = Programs::ensure(paths)?;
     let ready = Instant::now();
+    if running.is_none() && paths.logs().exists() {
+        // Of the cluster before: kept until now, for people who looked after `down`.
+        fs::remove_dir_all(paths.logs()).context("delete the logs of the cluster before")?;
+    }
     machine::remember(paths)?;
     claim(paths)?;
     options.save(paths)?;

@@ -30,7 +30,7 @@ pub(crate) struct UpOptions {
 /// Speed at which kubelets bring `ConfigMaps` and Secrets into pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Propagation {
-    /// Within two seconds
+    /// In one to two seconds, or a little more on a busy machine
     Fast,
     /// Within 90 seconds, as Kubernetes does unless configured
     Default,
