@@ -52,8 +52,8 @@ const MIGRATIONS: &str = "CLUSTER GETSLOTMIGRATIONS";
 impl Connection {
     /// Everything a tick needs to know of a node, in one round trip.
     ///
-    /// `migrations` adds GETSLOTMIGRATIONS (since 9.0); an engine that does not know it gives `None`, not an error.
-    /// A node that loads a data set answers [`ValkeyError::Loading`].
+    /// `migrations` adds GETSLOTMIGRATIONS (since 9.0); an engine that does not know it, or a node that is loading its
+    /// data set (the other commands answer then), gives `None`, not an error.
     pub async fn report(&self, migrations: bool) -> Result<NodeReport, ValkeyError> {
         let mut requests = vec![
             Request::new(NODES, []),
@@ -69,7 +69,7 @@ impl Connection {
         let info = parsed(INFO, &text(INFO, replies.next())?, info::info)?;
         let migrations = match replies.next() {
             None => None,
-            Some(Reply::Error(error)) if unknown_subcommand(&error) => None,
+            Some(Reply::Error(error)) if unknown_subcommand(&error) || error.starts_with("LOADING") => None,
             Some(reply) => Some(migration_list(reply)?),
         };
         Ok(NodeReport { id: own_id(&nodes)?, nodes, cluster, info, migrations })

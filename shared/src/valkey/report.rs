@@ -97,7 +97,7 @@ pub struct NodeReport {
     pub cluster: ClusterInfo,
     /// INFO.
     pub info: Info,
-    /// Slot migration jobs, newest first; `None` when not asked for, or on an engine before 9.0.
+    /// Slot migration jobs, newest first; `None` when not asked for, on an engine before 9.0, and while loading.
     pub migrations: Option<Vec<SlotMigration>>,
 }
 

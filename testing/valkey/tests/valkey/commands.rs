@@ -1,14 +1,20 @@
 //! Every command's documented refusals, on both engines.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use shared::names::CLIENT_PORT;
 use shared::slots::SlotRange;
 use shared::valkey::{Epoch, FailoverKind, Forgot, NodeId, ValkeyError};
-use test_valkey::{Cluster, Layout, Options, Server, Version, users_acl};
+use test_valkey::{Cluster, Layout, Options, Server, Version, eventually, users_acl};
 
 use crate::{on_every_version, refusal};
 
-on_every_version!(a_lone_node_refuses_what_makes_no_sense, members_refuse_what_would_break_the_cluster,);
+on_every_version!(
+    a_lone_node_refuses_what_makes_no_sense,
+    members_refuse_what_would_break_the_cluster,
+    a_node_that_loads_its_data_still_reports_and_refuses_the_rest,
+);
 
 const NOBODY: NodeId = NodeId::from_bytes([7; 20]);
 
@@ -99,4 +105,49 @@ async fn members_refuse_what_would_break_the_cluster(version: Version) -> Result
         )?;
     }
     Ok(())
+}
+
+async fn a_node_that_loads_its_data_still_reports_and_refuses_the_rest(version: Version) -> Result<()> {
+    let acl = users_acl(version, &[], &std::collections::BTreeMap::new())?.text;
+    let options = |extra: Vec<String>| Options { acl: Some(acl.clone()), extra, ..Options::default() };
+    let mut first = Server::start(version, options(vec![])).await?;
+    first.operator().await?.add_slots_range(&[SlotRange { start: 0, end: 16383 }]).await?;
+    let mut data = first.raw(None).await?;
+    eventually("serves", Duration::from_secs(10), || {
+        let mut data = data.clone();
+        async move {
+            let set = redis::cmd("SET").arg("k").arg("v").query_async::<()>(&mut data).await;
+            set.map_err(|error| error.to_string())
+        }
+    })
+    .await?;
+    let mut pipe = redis::pipe();
+    for number in 0..1000 {
+        pipe.cmd("SET").arg(format!("{{k}}{number}")).arg("x".repeat(200)).ignore();
+    }
+    let stored: redis::RedisResult<()> = pipe.query_async(&mut data).await;
+    stored?;
+    let saved: redis::RedisResult<()> = redis::cmd("SAVE").query_async(&mut data).await;
+    saved?;
+    first.kill()?;
+    // 3 ms a key: about three seconds of loading.
+    let slow = [
+        "key-load-delay 3000",
+        "loading-process-events-interval-bytes 1024",
+        "cluster-config-file other.conf",
+    ];
+    let mut extra: Vec<String> = slow.map(ToOwned::to_owned).to_vec();
+    extra.push(format!("dir {}", first.path("")));
+    let second = Server::start(version, options(extra)).await?;
+    let node = second.operator().await?;
+    let report = node.report(true).await?;
+    ensure!(report.info.loading && report.migrations.is_none(), "{report:?}");
+    let outcome = node.reset_hard().await;
+    ensure!(matches!(outcome, Err(ValkeyError::Loading { .. })), "{outcome:?}");
+    eventually("loaded", Duration::from_secs(20), || async {
+        let report = node.report(true).await.map_err(|error| error.to_string())?;
+        let done = !report.info.loading && report.info.keys == 1001;
+        done.then_some(()).ok_or_else(|| format!("{:?}", report.info))
+    })
+    .await
 }
