@@ -17,6 +17,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use shared::api::{ValkeyCluster, ValkeyConfig, ValkeyImage, ValkeyNode, ValkeyRole};
+use shared::synced::{Synced, Watches};
 use shared::{names, resolve};
 
 use crate::build;
@@ -39,11 +40,14 @@ pub struct Caches {
     images: Store<ValkeyImage>,
     roles: Store<ValkeyRole>,
     machines: Store<PartialObjectMeta<Node>>,
+    /// Whether every watch has listed.
+    pub synced: Synced,
 }
 
 impl Caches {
     /// Starts the watches. The stream must be polled for the caches to fill.
     pub fn start(client: &Client) -> (Arc<Self>, Wakes) {
+        let (watches, synced) = Watches::new();
         let everywhere = watcher::Config::default();
         let managed = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
         let ours = watcher::Config::default().labels(&managed);
@@ -51,20 +55,24 @@ impl Caches {
         let cluster_level = format!("{managed},{}!={}", names::LABEL_COMPONENT, names::COMPONENT_NODE);
         let cluster_level = watcher::Config::default().labels(&cluster_level);
         let (clusters, cluster_events) =
-            watch::<ValkeyCluster>(Api::all(client.clone()), everywhere.clone(), |_| {});
-        let (nodes, node_events) = watch::<ValkeyNode>(Api::all(client.clone()), everywhere.clone(), |_| {});
-        let (pods, pod_events) = watch::<Pod>(Api::all(client.clone()), ours.clone(), trim_pod);
-        let (services, service_events) = watch::<Service>(Api::all(client.clone()), ours.clone(), |_| {});
-        let (secrets, secret_events) = watch::<Secret>(Api::all(client.clone()), ours, |_| {});
-        let (config_maps, map_events) = watch::<ConfigMap>(Api::all(client.clone()), cluster_level, |_| {});
+            watch::<ValkeyCluster>(&watches, Api::all(client.clone()), everywhere.clone(), |_| {});
+        let (nodes, node_events) =
+            watch::<ValkeyNode>(&watches, Api::all(client.clone()), everywhere.clone(), |_| {});
+        let (pods, pod_events) = watch::<Pod>(&watches, Api::all(client.clone()), ours.clone(), trim_pod);
+        let (services, service_events) =
+            watch::<Service>(&watches, Api::all(client.clone()), ours.clone(), |_| {});
+        let (secrets, secret_events) = watch::<Secret>(&watches, Api::all(client.clone()), ours, |_| {});
+        let (config_maps, map_events) =
+            watch::<ConfigMap>(&watches, Api::all(client.clone()), cluster_level, |_| {});
         let (configs, config_events) =
-            watch::<ValkeyConfig>(Api::all(client.clone()), everywhere.clone(), |_| {});
+            watch::<ValkeyConfig>(&watches, Api::all(client.clone()), everywhere.clone(), |_| {});
         let (images, image_events) =
-            watch::<ValkeyImage>(Api::all(client.clone()), everywhere.clone(), |_| {});
-        let (roles, role_events) = watch::<ValkeyRole>(Api::all(client.clone()), everywhere.clone(), |_| {});
+            watch::<ValkeyImage>(&watches, Api::all(client.clone()), everywhere.clone(), |_| {});
+        let (roles, role_events) =
+            watch::<ValkeyRole>(&watches, Api::all(client.clone()), everywhere.clone(), |_| {});
         // Of Kubernetes nodes the labels are all that is kept.
         let (machines, machine_events) =
-            watch::<PartialObjectMeta<Node>>(Api::all(client.clone()), everywhere, |node| {
+            watch::<PartialObjectMeta<Node>>(&watches, Api::all(client.clone()), everywhere, |node| {
                 node.metadata.annotations = None;
             });
         let caches = Arc::new(Self {
@@ -78,6 +86,7 @@ impl Caches {
             images,
             roles,
             machines,
+            synced,
         });
         let menu = |caches: &Arc<Self>| (Arc::clone(caches), Arc::clone(caches), Arc::clone(caches));
         let (of_config, of_image, of_role) = menu(&caches);
@@ -96,20 +105,6 @@ impl Caches {
         ]);
         let wakes = wakes.map_ok(|refs| stream::iter(refs).map(Ok)).try_flatten().boxed();
         (caches, wakes)
-    }
-
-    /// Waits until every watch has listed what there is.
-    pub async fn synced(&self) -> Result<(), reflector::store::WriterDropped> {
-        self.clusters.wait_until_ready().await?;
-        self.nodes.wait_until_ready().await?;
-        self.pods.wait_until_ready().await?;
-        self.services.wait_until_ready().await?;
-        self.secrets.wait_until_ready().await?;
-        self.config_maps.wait_until_ready().await?;
-        self.configs.wait_until_ready().await?;
-        self.images.wait_until_ready().await?;
-        self.roles.wait_until_ready().await?;
-        self.machines.wait_until_ready().await
     }
 
     /// The cluster and all that belongs to it.
@@ -202,6 +197,7 @@ type Events<K> = BoxStream<'static, Result<Arc<K>, watcher::Error>>;
 
 /// One watch: what it saw, and a stream of every object that came, changed or went.
 fn watch<K>(
+    watches: &Watches,
     api: Api<K>,
     config: watcher::Config,
     trim: impl Fn(&mut K) + Send + Sync + 'static,
@@ -210,6 +206,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (reader, writer) = reflector::store();
+    let mut listing = watches.add();
     let stream = watcher(api, config)
         .default_backoff()
         .modify(move |object| {
@@ -217,6 +214,11 @@ where
             trim(object);
         })
         .reflect(writer)
+        .inspect_ok(move |event| {
+            if matches!(event, watcher::Event::InitDone) {
+                listing.done();
+            }
+        })
         .touched_objects()
         .map_ok(Arc::new)
         .boxed();

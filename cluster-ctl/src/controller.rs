@@ -69,7 +69,7 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
     let synced = {
         let caches = Arc::clone(&caches);
         async move {
-            if caches.synced().await.is_ok() {
+            if caches.synced.wait().await.is_ok() {
                 ready.set(true);
             }
         }
@@ -90,7 +90,7 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
             let caches = Arc::clone(&caches);
             async move {
                 // Nothing is decided before every cache has listed what there is: a missing object may just be unseen.
-                if caches.synced().now_or_never().is_none_or(|synced| synced.is_err()) {
+                if !caches.synced.yet() {
                     return Ok(Requeue::requeue(Duration::from_millis(50)));
                 }
                 reconcile(&cluster, &shared).await

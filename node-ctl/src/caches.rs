@@ -11,12 +11,13 @@ use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::PartialObjectMeta;
 use kube::core::DeserializeGuard;
-use kube::runtime::reflector::{self, ObjectRef, Store, store::WriterDropped};
+use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use shared::api::ValkeyNode;
 use shared::names;
+use shared::synced::{Synced, Watches};
 
 use crate::meta;
 
@@ -33,6 +34,8 @@ pub struct Caches {
     pub nodes: Store<Guarded>,
     pods: Store<Pod>,
     config_maps: Store<PartialObjectMeta<ConfigMap>>,
+    /// Whether every watch has listed.
+    pub synced: Synced,
 }
 
 impl Caches {
@@ -47,27 +50,19 @@ impl Caches {
         );
         let ours = watcher::Config::default().labels(&ours);
         let all = watcher::Config::default();
-        let (nodes, node_events) = watch::<Guarded>(Api::all(client.clone()), all, |_| {});
+        let (watches, synced) = Watches::new();
+        let (nodes, node_events) = watch::<Guarded>(&watches, Api::all(client.clone()), all, |_| {});
         // What no rule looks at need not be kept.
-        let (pods, pod_events) = watch::<Pod>(Api::all(client.clone()), ours.clone(), |pod| pod.spec = None);
+        let (pods, pod_events) =
+            watch::<Pod>(&watches, Api::all(client.clone()), ours.clone(), |pod| pod.spec = None);
         let (config_maps, config_map_events) =
-            watch::<PartialObjectMeta<ConfigMap>>(Api::all(client.clone()), ours, |_| {});
+            watch::<PartialObjectMeta<ConfigMap>>(&watches, Api::all(client.clone()), ours, |_| {});
         let wakes = stream::select_all([
             node_events.map_ok(|node| ObjectRef::from_obj(&node)).boxed(),
             by_owner(pod_events),
             by_owner(config_map_events),
         ]);
-        (Self { nodes, pods, config_maps }, wakes.boxed())
-    }
-
-    /// Waits until every watch has listed what there is.
-    ///
-    /// # Errors
-    /// A watch is gone, as at the end of the process.
-    pub async fn synced(&self) -> Result<(), WriterDropped> {
-        self.nodes.wait_until_ready().await?;
-        self.pods.wait_until_ready().await?;
-        self.config_maps.wait_until_ready().await
+        (Self { nodes, pods, config_maps, synced }, wakes.boxed())
     }
 
     /// The Pod and the ConfigMap with the names that belong to a node, whoever owns them, as far as they carry our labels.
@@ -84,6 +79,7 @@ impl Caches {
 
 /// One watch: its cache, and each object that appeared, changed or went.
 fn watch<K>(
+    watches: &Watches,
     api: Api<K>,
     config: watcher::Config,
     trim: impl Fn(&mut K) + Send + 'static,
@@ -93,6 +89,7 @@ where
     K::DynamicType: Eq + Hash + Clone + Default,
 {
     let (reader, writer) = reflector::store();
+    let mut listing = watches.add();
     let events = watcher(api, config)
         .default_backoff()
         .modify(move |object| {
@@ -100,6 +97,11 @@ where
             trim(object);
         })
         .reflect(writer)
+        .inspect_ok(move |event| {
+            if matches!(event, watcher::Event::InitDone) {
+                listing.done();
+            }
+        })
         .touched_objects();
     (reader, events)
 }

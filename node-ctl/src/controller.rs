@@ -47,7 +47,7 @@ enum PassError {
     Broken(#[source] tokio::task::JoinError),
     /// The caches are gone, as at the end of the process.
     #[error("the caches are gone")]
-    NoCaches(#[source] kube::runtime::reflector::store::WriterDropped),
+    NoCaches(#[source] shared::synced::WatchesEnded),
 }
 
 /// The loop ended although nobody asked for it.
@@ -91,7 +91,7 @@ pub async fn run(app: App) -> Result<(), Box<dyn Error + Send + Sync>> {
     let synced = {
         let caches = caches.clone();
         tokio::spawn(async move {
-            if caches.synced().await.is_ok() {
+            if caches.synced.wait().await.is_ok() {
                 info!("caches synced");
                 ready.set(true);
             }
@@ -143,7 +143,7 @@ async fn pass(node: Arc<Guarded>, context: Arc<Context>) -> Result<Action, PassE
         }
     };
     // Before the caches are filled nothing can be told absent. A watch that fails is retried, so they fill in any case.
-    context.caches.synced().await.map_err(PassError::NoCaches)?;
+    context.caches.synced.wait().await.map_err(PassError::NoCaches)?;
     let timer = context.metrics.controller.start(NAME);
     let passed = look_and_act(&node, &context).instrument(span(&node)).await;
     timer.finish(if passed.is_ok() { "success" } else { "error" });

@@ -33,7 +33,11 @@ impl SlotRange {
 
 impl fmt::Display for SlotRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.start == self.end { write!(f, "{}", self.start) } else { write!(f, "{}-{}", self.start, self.end) }
+        if self.start == self.end {
+            write!(f, "{}", self.start)
+        } else {
+            write!(f, "{}-{}", self.start, self.end)
+        }
     }
 }
 
@@ -118,7 +122,11 @@ impl SlotSet {
             if let Some(range) = SlotRange::new(a.start.max(b.start), a.end.min(b.end)) {
                 common.push(range);
             }
-            if a.end < b.end { left.next() } else { right.next() };
+            if a.end < b.end {
+                left.next()
+            } else {
+                right.next()
+            };
         }
         Self(common)
     }
@@ -224,7 +232,8 @@ mod tests {
     use super::*;
 
     fn range() -> impl Strategy<Value = SlotRange> {
-        (0..SLOT_COUNT, 0..200u16).prop_map(|(start, more)| SlotRange { start, end: (start + more).min(SLOT_COUNT - 1) })
+        (0..SLOT_COUNT, 0..200u16)
+            .prop_map(|(start, more)| SlotRange { start, end: (start + more).min(SLOT_COUNT - 1) })
     }
 
     fn set() -> impl Strategy<Value = SlotSet> {
@@ -281,7 +290,11 @@ mod tests {
 
     #[test]
     fn sets_read_as_ranges() {
-        let set = SlotSet::from_ranges([SlotRange { start: 30, end: 39 }, SlotRange { start: 5, end: 5 }, SlotRange { start: 6, end: 9 }]);
+        let set = SlotSet::from_ranges([
+            SlotRange { start: 30, end: 39 },
+            SlotRange { start: 5, end: 5 },
+            SlotRange { start: 6, end: 9 },
+        ]);
         assert_eq!(set.to_string(), "5-9 30-39");
         assert_eq!(SlotSet::all().len(), 16384);
     }

@@ -49,7 +49,7 @@ const RECONCILE_LOOPS: &[Grant] = &[
     (VALKEY, "valkeyclusters/status", &["patch"]),
     (VALKEY, "valkeynodes", &["list", "watch"]),
     ("", "pods", &["list", "watch"]),
-    ("", "configmaps", &["get", "list", "watch"]),
+    ("", "configmaps", &["get", "list", "watch", "patch"]),
     ("", "secrets", &["get", "list", "watch"]),
     ("events.k8s.io", "events", &["create", "patch"]),
 ];
