@@ -90,6 +90,8 @@ pub enum Action {
     Activate {
         /// The nodes.
         nodes: Vec<NodeRef>,
+        /// Whether this is bootstrap's last step.
+        forms_cluster: bool,
     },
     /// `CLUSTER FORGET` of a departed or dead member on every live node.
     Forget {
@@ -148,7 +150,7 @@ impl Action {
             Self::AssignSlots { slots } => names(slots),
             Self::Meet { others, .. } => others.iter().map(|other| other.node.name.as_str()).collect(),
             Self::Replicate { links } => names(links),
-            Self::Activate { nodes } | Self::DeleteNodes { nodes, .. } => {
+            Self::Activate { nodes, .. } | Self::DeleteNodes { nodes, .. } => {
                 nodes.iter().map(|node| node.name.as_str()).collect()
             }
             Self::Forget { on, .. } => on.iter().map(|target| target.node.name.as_str()).collect(),

@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use kube::Resource;
 use shared::api::{ValkeyCluster, ValkeyNode};
 use shared::names;
-use shared::secret::Redacted;
 
 use crate::action::NewNode;
+use crate::desired::Passwords;
 use crate::model::Millis;
 
 /// A point in time as the API writes it, to the second.
@@ -105,24 +105,26 @@ pub fn service(cluster: &ValkeyCluster) -> Service {
     }
 }
 
-/// The Secret with fresh passwords of the two system users, and the line that nodes include.
-pub fn auth_secret(cluster: &ValkeyCluster, operator: &Redacted<String>, repl: &Redacted<String>) -> Secret {
-    let mut meta = meta(cluster, names::auth_secret(cluster_name(cluster)));
-    meta.finalizers = Some(vec![names::AUTH_FINALIZER.to_owned()]);
-    let include = format!("primaryauth \"{}\"\n", repl.expose());
+/// The Secret with the passwords of the two system users, and the line that nodes include.
+pub fn auth_secret(cluster: &ValkeyCluster, passwords: &Passwords) -> Secret {
+    let include = format!("primaryauth \"{}\"\n", passwords.repl.expose());
     let data = [
-        (names::KEY_OPERATOR_PASSWORD, operator.expose().clone()),
-        (names::KEY_REPL_PASSWORD, repl.expose().clone()),
+        (names::KEY_OPERATOR_PASSWORD, passwords.operator.expose().clone()),
+        (names::KEY_REPL_PASSWORD, passwords.repl.expose().clone()),
         (names::KEY_PRIMARYAUTH_CONF, include),
     ];
     Secret {
-        metadata: meta,
         type_: Some("Opaque".to_owned()),
-        data: Some(
-            data.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).collect(),
-        ),
-        ..Secret::default()
+        data: Some(data.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).into()),
+        ..auth_secret_guard(cluster)
     }
+}
+
+/// The metadata of the auth Secret alone: with the finalizer that keeps it while the cluster lives.
+pub fn auth_secret_guard(cluster: &ValkeyCluster) -> Secret {
+    let mut meta = meta(cluster, names::auth_secret(cluster_name(cluster)));
+    meta.finalizers = Some(vec![names::AUTH_FINALIZER.to_owned()]);
+    Secret { metadata: meta, ..Secret::default() }
 }
 
 /// The ConfigMap with users.acl.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use kube::ResourceExt;
-use kube::runtime::controller::{Action as Requeue, Config, applier};
+use kube::runtime::controller::{Action as Requeue, Config, Error as ControllerError, applier};
 use shared::api::ValkeyCluster;
 use shared::backoff::{self, Backoff, Failures};
 use shared::health::Heartbeat;
@@ -18,6 +18,7 @@ use tracing::{debug, warn};
 
 use crate::caches::Caches;
 use crate::kube_api::KubeApi;
+use crate::metrics::ClusterMetrics;
 use crate::model::Millis;
 use crate::ports::{ClusterKey, Host};
 use crate::reconcile::{Context, Next, TickError};
@@ -60,7 +61,7 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
     let valkey =
         ValkeyApi::new(settings.valkey_connect_timeout, settings.valkey_timeout, app.metrics.valkey.clone());
     let shared = Arc::new(Shared {
-        context: Context::new(kube, valkey, System, settings),
+        context: Context::new(kube, valkey, System, settings, ClusterMetrics::register(&app.metrics)),
         metrics: app.metrics.controller.clone(),
         heartbeat: app.health.heartbeat(NAME),
         failures: Mutex::new(Failures::new(MAX_FAILING)),
@@ -98,11 +99,20 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
             .boxed()
         }
     };
+    let context = Arc::clone(&shared);
     let work = applier(reconciler, on_error, shared, caches.clusters.clone(), queue, Config::default())
-        .for_each(|outcome| async move {
-            if let Err(error) = outcome {
-                debug!(error = %telemetry::chain(&error), "controller");
+        .for_each(|outcome| {
+            match outcome {
+                // Woken for a cluster that is not there any more.
+                Err(ControllerError::ObjectNotFound(cluster)) => {
+                    let key =
+                        ClusterKey { namespace: cluster.namespace.unwrap_or_default(), name: cluster.name };
+                    context.context.gone(&key);
+                }
+                Err(error) => debug!(error = %telemetry::chain(&error), "controller"),
+                Ok(_) => {}
             }
+            futures::future::ready(())
         });
     tokio::select! {
         biased;

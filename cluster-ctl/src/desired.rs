@@ -1,5 +1,6 @@
 //! From the spec and the menu to what is wanted: size, node template, ACL file. Pure.
 
+use k8s_openapi::api::core::v1::Secret;
 use shared::acl::{self, AclFile, AclInput, PasswordHash};
 use shared::api::{Lifecycle, Placement, ValkeyNodeSpec, ZoneSpread};
 use shared::names;
@@ -7,9 +8,12 @@ use shared::resolve::{self, Resolution};
 use shared::secret::Redacted;
 use shared::valkey::types::EngineVersion;
 
+use crate::action::Wait;
 use crate::model::{Desired, Observed, Patience};
 use crate::observe::shape;
 use crate::ports::World;
+use crate::publish::{self, Publication};
+use crate::words::Reason;
 
 /// The oldest engine that the operator knows; rendered for when a version is not known.
 pub const OLDEST_ENGINE: EngineVersion = EngineVersion::new(8, 1, 0);
@@ -59,6 +63,8 @@ pub fn desired(
         shape: shape(spec.shards, spec.replicas_per_shard),
         template,
         acl: Ok(()),
+        notices: Vec::new(),
+        hold: None,
         tls: Ok(()),
         names,
         patience: Patience::default(),
@@ -92,9 +98,28 @@ pub fn acl_file(
     .map_err(|error| error.to_string())
 }
 
+/// What follows from the state of the ACL ConfigMap and the auth Secret.
+pub fn note_access(want: &mut Desired, world: &World, publication: Option<&Publication>) {
+    let wait = |reason, message: String| Wait { reason, message };
+    if let Some(words) = publication.and_then(|publication| publication.refused.as_ref()) {
+        let message = format!(
+            "a node refused users.acl, the last accepted one is published instead; mend the binding or role: {words}"
+        );
+        want.notices.push(wait(Reason::AclRefused, message));
+    }
+    if world.auth.as_ref().is_some_and(|secret| secret.metadata.deletion_timestamp.is_some()) {
+        let message = "the auth Secret was deleted; it stays usable and goes with the cluster".to_owned();
+        want.notices.push(wait(Reason::AuthSecretDeleted, message));
+    }
+    if world.acl.as_ref().is_some_and(|map| publish::unproved(map)) {
+        let message = "no node is made until a running node has proved the published users.acl".to_owned();
+        want.hold = Some(wait(Reason::AclUnproved, message));
+    }
+}
+
 /// The passwords in the auth Secret; `None` when a key is missing or no text.
-pub fn passwords(world: &World) -> Option<Passwords> {
-    let data = world.auth.as_ref()?.data.as_ref()?;
+pub fn passwords(secret: &Secret) -> Option<Passwords> {
+    let data = secret.data.as_ref()?;
     let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok().map(Redacted::new);
     Some(Passwords { operator: text(names::KEY_OPERATOR_PASSWORD)?, repl: text(names::KEY_REPL_PASSWORD)? })
 }

@@ -131,7 +131,7 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
                 let commands = links.iter().map(|(target, primary)| (target, Command::Replicate(*primary)));
                 self.send_all(action, commands, &owns_nothing).await
             }
-            Action::Activate { nodes } => {
+            Action::Activate { nodes, .. } => {
                 for node in nodes {
                     let moved = self
                         .kube

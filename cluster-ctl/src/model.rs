@@ -11,6 +11,8 @@ use shared::valkey::info::Role;
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::{Epoch, NodeId, NodeLine};
 
+use crate::action::Wait;
+
 /// Milliseconds since the Unix epoch, by the operator's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub i64);
@@ -348,6 +350,10 @@ pub struct Desired {
     pub template: Result<ValkeyNodeSpec, String>,
     /// Whether users.acl can be rendered; or the words of what does not resolve.
     pub acl: Result<(), String>,
+    /// What a person should know of the access to the nodes: a refused users.acl, a deleted auth Secret.
+    pub notices: Vec<Wait>,
+    /// Why no node may be made now in a formed cluster.
+    pub hold: Option<Wait>,
     /// Verdict on the TLS Secret; `Ok` too for a cluster without TLS.
     pub tls: Result<(), String>,
     /// Fresh node names, free in this observation, in random order.

@@ -11,8 +11,8 @@ pub mod stability;
 mod start;
 mod view;
 
-use crate::action::{Decision, Wait};
-use crate::model::{Desired, Observed};
+use crate::action::{Decision, Pace, Wait};
+use crate::model::{Desired, Observed, Ownership};
 use crate::words::Reason;
 
 /// What one rule says.
@@ -52,6 +52,12 @@ const RULES: &[Rule] = &[
 pub fn plan(seen: &Observed, want: &Desired) -> Decision {
     if seen.cluster.deleting {
         return deletion::plan(seen);
+    }
+    if seen.objects.auth == Ownership::Missing && !seen.members.is_empty() {
+        // Nobody can be asked, and a new password would lock us out: nothing may be concluded from the silence.
+        let message =
+            "the auth Secret is gone and no copy of it is accepted by any node; restore it from a backup";
+        return Decision::wait(Reason::AuthSecretLost, message, Pace::Wait);
     }
     if !seen.formed() {
         return bootstrap::plan(seen, want);

@@ -1,26 +1,27 @@
 //! The tick: observe → plan → gate → execute, with upkeep and status beside it. Glue only: decides nothing itself.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use shared::api::ValkeyCluster;
-use shared::events::Notice;
 use shared::names;
 use shared::secret::{RandomError, Redacted};
 use shared::settings::Settings;
 use shared::valkey::client::Credentials;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use crate::action::{Action, Decision, Pace};
+use crate::action::{Decision, Pace};
 use crate::build;
-use crate::desired;
+use crate::desired::{self, Passwords};
 use crate::execute::{ExecuteError, Execution, Outcome};
-use crate::model::{Desired, Millis, Objects, Observed, Ownership};
+use crate::memory::Memory;
+use crate::metrics::ClusterMetrics;
+use crate::model::{Desired, Millis, Objects, Observed, Ownership, Shape};
 use crate::observe::{Access, has_finalizer, observe};
 use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
+use crate::publish;
 use crate::status;
+use crate::tell::tell;
 use crate::upkeep::{nodes, objects, pods};
 use crate::words::Reason;
 
@@ -65,64 +66,63 @@ pub struct Context<K, V, H> {
     pub host: H,
     /// Settings.
     pub settings: Settings,
-    memory: Mutex<BTreeMap<ClusterKey, Memory>>,
-}
-
-/// What is remembered of a cluster between ticks. Losing it costs a wait or a repeated message, never safety.
-#[derive(Clone, Debug, Default)]
-struct Memory {
-    /// Our latest write of the cluster, and the resourceVersions that it supersedes: the cache may still show those.
-    saved: Option<Arc<ValkeyCluster>>,
-    superseded: Vec<String>,
-    /// What was told last.
-    told: Option<(Reason, String)>,
+    /// What is counted.
+    pub metrics: ClusterMetrics,
+    memory: Memory,
 }
 
 impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     /// A context with nothing remembered.
-    pub fn new(kube: K, valkey: V, host: H, settings: Settings) -> Self {
-        Self { kube, valkey, host, settings, memory: Mutex::default() }
+    pub fn new(kube: K, valkey: V, host: H, settings: Settings, metrics: ClusterMetrics) -> Self {
+        Self { kube, valkey, host, settings, metrics, memory: Memory::default() }
     }
 
     /// One tick of one cluster: at most one mutating action.
     pub async fn tick(&self, key: &ClusterKey) -> Result<Next, TickError> {
         let Some(mut world) = self.kube.world(key).await? else {
-            self.memory().remove(key);
+            self.gone(key);
             return Ok(Next::Gone);
         };
-        self.prefer_own_write(key, &mut world);
-        let deleting = world.cluster.metadata.deletion_timestamp.is_some();
-        if !deleting && !has_finalizer(&world.cluster.metadata.finalizers, names::CLUSTER_FINALIZER) {
+        self.memory.prefer_own_write(key, &mut world);
+        if world.cluster.metadata.deletion_timestamp.is_some() {
+            return self.tick_deletion(key, &world).await;
+        }
+        if !has_finalizer(&world.cluster.metadata.finalizers, names::CLUSTER_FINALIZER) {
             self.kube.set_cluster_finalizer(&world.cluster, true).await.or_else(stale_is_fine)?;
             return Ok(Next::After(self.pace(Pace::Quick)));
         }
-        let resolution = desired::resolve(&world);
-        let objects = if deleting { unneeded() } else { self.keep_objects(key, &world).await? };
-        let access = self.access(&world);
-        let mut seen =
-            observe(&self.kube, &self.valkey, &world, objects, access.as_ref(), self.host.now()).await?;
-        let wanted_names = seen.cluster.snapshot.map_or(1, crate::model::Shape::members).max(1);
-        let names = self.draw_names(key, &world, wanted_names)?;
-        let mut want = desired::desired(&world, &resolution, names, self.settings.default_zone_spread);
-        let mut revision = None;
-        if !deleting && let Some(passwords) = desired::passwords(&world) {
-            let engine = desired::acl_engine(&seen, &resolution);
-            let file = desired::acl_file(&world, &resolution, &passwords, engine);
-            seen.objects.acl = objects::acl(&self.kube, key, &world, file.as_ref().ok()).await?;
-            revision = file.as_ref().ok().map(|file| file.revision.clone());
-            want.acl = file.map(|_| ());
-        }
-        if !deleting {
-            nodes::record_ids(&self.kube, &world, &seen, self.fan_out()).await?;
-        }
-        let decision = Self::gate(plan(&seen, &want), &seen);
-        self.tell(key, &world.cluster, &decision).await;
+        let passwords = self.passwords(key, &world);
+        let access = passwords.as_ref().map(|passwords| self.access(passwords));
+        let objects = self.keep_objects(key, &world).await?;
+        let now = self.host.now();
+        let mut seen = observe(&self.kube, &self.valkey, &world, objects, access.as_ref(), now).await?;
+        self.restore_secret(&world, &seen, passwords.as_ref()).await?;
+        let (want, revision) = self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
+        nodes::record_ids(&self.kube, &world, &seen, self.fan_out()).await?;
+        let decision = gate(plan(&seen, &want), &seen);
         let next = self.carry_out(key, &world, &seen, &want, access.as_ref(), &decision).await?;
-        if !deleting && decision.pace != Pace::Now {
+        if decision.pace != Pace::Now {
             nodes::show(&self.kube, &world, &seen, self.fan_out()).await?;
             pods::keep(&self.kube, &world, &seen, revision.as_deref(), self.fan_out()).await?;
         }
         Ok(next)
+    }
+
+    /// The cluster is not there any more: nothing of it is remembered or counted.
+    pub fn gone(&self, key: &ClusterKey) {
+        self.memory.forget(key);
+        self.metrics.forget(key);
+    }
+
+    /// A cluster that is being deleted needs nothing but its nodes gone: nobody is asked, nothing is made.
+    async fn tick_deletion(&self, key: &ClusterKey, world: &World) -> Result<Next, TickError> {
+        let objects =
+            Objects { service: Ownership::Missing, auth: Ownership::Missing, acl: Ownership::Missing };
+        let seen = observe(&self.kube, &self.valkey, world, objects, None, self.host.now()).await?;
+        let want =
+            desired::desired(world, &desired::resolve(world), Vec::new(), self.settings.default_zone_spread);
+        let decision = gate(plan(&seen, &want), &seen);
+        self.carry_out(key, world, &seen, &want, None, &decision).await
     }
 
     /// Service and Secret; the ACL ConfigMap follows once the passwords are known.
@@ -135,19 +135,33 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         })
     }
 
-    /// The last gate. A refusal is shown, not executed.
-    fn gate(decision: Decision, seen: &Observed) -> Decision {
-        let Some(action) = &decision.action else { return decision };
-        match safety::check(action, seen) {
-            Ok(()) => decision,
-            Err(violation) => {
-                let message = format!("{} refused by the safety gate: {violation}", action.kind());
-                Decision::wait(Reason::SafetyRefused, message, Pace::Wait)
+    /// What is wanted, and the revision of users.acl that is published towards it.
+    async fn prepare(
+        &self,
+        key: &ClusterKey,
+        world: &World,
+        seen: &mut Observed,
+        passwords: Option<&Passwords>,
+    ) -> Result<(Desired, Option<String>), TickError> {
+        let resolution = desired::resolve(world);
+        let count = seen.cluster.snapshot.map_or(1, Shape::members).max(1);
+        let names = self.draw_names(key, world, count)?;
+        let mut want = desired::desired(world, &resolution, names, self.settings.default_zone_spread);
+        let mut publication = None;
+        if let Some(passwords) = passwords {
+            let engine = desired::acl_engine(seen, &resolution);
+            match desired::acl_file(world, &resolution, passwords, engine) {
+                Ok(file) => publication = Some(publish::decide(file, world.acl.as_deref())),
+                Err(words) => want.acl = Err(words),
             }
+            let text = publication.as_ref().map(|publication| publication.text.as_str());
+            seen.objects.acl = objects::acl(&self.kube, key, world, text).await?;
         }
+        desired::note_access(&mut want, world, publication.as_ref());
+        Ok((want, publication.map(|publication| publication.revision)))
     }
 
-    /// Executes the action, if any, and shows the status.
+    /// Executes the action, if any, tells of the decision, and shows the status.
     async fn carry_out(
         &self,
         key: &ClusterKey,
@@ -157,12 +171,13 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         access: Option<&Access>,
         decision: &Decision,
     ) -> Result<Next, TickError> {
-        let now = build::time(seen.now);
-        let status = status::derive(&world.cluster, seen, want, decision, &now);
+        tell(&self.kube, &self.memory, key, &world.cluster, seen, decision).await;
+        let status = status::derive(&world.cluster, seen, want, decision, &build::time(seen.now));
+        self.metrics.show(key, seen, &status);
         let Some(action) = &decision.action else {
             if !status::same(world.cluster.status.as_ref(), &status) {
                 match self.kube.save_status(&world.cluster, &status).await {
-                    Ok(saved) => self.remember(key, &world.cluster, saved),
+                    Ok(saved) => self.memory.saved(key, &world.cluster, saved),
                     Err(KubeError::Conflict { .. } | KubeError::NotFound { .. }) => {
                         return Ok(Next::After(self.pace(Pace::Quick)));
                     }
@@ -174,66 +189,54 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         let execution = Execution { kube: &self.kube, valkey: &self.valkey, world, seen, access };
         let (outcome, saved) = execution.run(action, status, seen.now).await?;
         if let Some(saved) = saved {
-            self.remember(key, &world.cluster, saved);
+            self.memory.saved(key, &world.cluster, saved);
         }
+        self.metrics.acted(action, &outcome);
         match outcome {
-            Outcome::Done => Ok(Next::After(self.pace(decision.pace))),
+            Outcome::Done => return Ok(Next::After(self.pace(decision.pace))),
             Outcome::Stale(why) => {
-                debug!(cluster_name = %key.name, namespace = %key.namespace, reason = %Reason::StaleView, why, "looking again");
-                Ok(Next::After(self.pace(Pace::Quick)))
+                let reason = Reason::StaleView;
+                debug!(cluster_name = %key.name, namespace = %key.namespace, %reason, why, "looking again");
             }
             Outcome::Unknown(why) => {
                 warn!(cluster_name = %key.name, namespace = %key.namespace, why, "a reply was lost, looking again");
-                Ok(Next::After(self.pace(Pace::Quick)))
             }
         }
+        Ok(Next::After(self.pace(Pace::Quick)))
     }
 
-    /// Logs and events: each action once, each wait when it changes.
-    async fn tell(&self, key: &ClusterKey, cluster: &ValkeyCluster, decision: &Decision) {
-        let (reason, detail) = (decision.reason, decision.message.as_str());
-        if let Some(action) = &decision.action {
-            log_action(key, action, decision);
-            if !matches!(action, Action::TakeSnapshot { .. }) {
-                self.kube.notify(cluster, &Notice::normal(reason.as_str(), action.kind(), detail)).await;
-            }
-        }
-        let told = Some((reason, detail.to_owned()));
-        let news = {
-            let mut memory = self.memory();
-            let entry = memory.entry(key.clone()).or_default();
-            let news = entry.told != told;
-            entry.told = told;
-            news
-        };
-        if !news || decision.action.is_some() {
-            return;
-        }
-        match decision.waits.iter().find(|wait| wait.reason.is_obstacle()) {
-            Some(wait) => {
-                warn!(cluster_name = %key.name, namespace = %key.namespace, reason = %wait.reason, detail = %wait.message, "{}", wait_message(wait.reason));
-                self.kube
-                    .notify(cluster, &Notice::warning(wait.reason.as_str(), "Wait", wait.message.as_str()))
-                    .await;
-            }
-            None => {
-                info!(cluster_name = %key.name, namespace = %key.namespace, reason = %reason, detail, "waiting");
-            }
-        }
-    }
-
-    fn access(&self, world: &World) -> Option<Access> {
-        let passwords = desired::passwords(world)?;
+    /// The passwords in the auth Secret, or our own copy of them when it is gone.
+    fn passwords(&self, key: &ClusterKey, world: &World) -> Option<Passwords> {
         let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
-        let ours = world.auth.as_ref().is_some_and(|secret| build::owned_by(&secret.metadata, uid));
-        ours.then(|| Access {
-            credentials: Arc::new(Credentials {
-                user: names::USER_OPERATOR.to_owned(),
-                password: passwords.operator,
-            }),
+        let Some(secret) = &world.auth else { return self.memory.passwords(key, uid) };
+        let passwords = desired::passwords(secret).filter(|_| build::owned_by(&secret.metadata, uid))?;
+        self.memory.keep_passwords(key, uid, &passwords);
+        Some(passwords)
+    }
+
+    /// A lost auth Secret is made anew from our own copy, if a node has just accepted it.
+    async fn restore_secret(
+        &self,
+        world: &World,
+        seen: &Observed,
+        copy: Option<&Passwords>,
+    ) -> Result<(), TickError> {
+        if let Some(copy) = copy
+            && world.auth.is_none()
+            && seen.reports().next().is_some()
+        {
+            objects::restore_secret(&self.kube, world, copy).await?;
+        }
+        Ok(())
+    }
+
+    fn access(&self, passwords: &Passwords) -> Access {
+        let password = passwords.operator.clone();
+        Access {
+            credentials: Arc::new(Credentials { user: names::USER_OPERATOR.to_owned(), password }),
             ca_pem: None,
             fan_out: self.fan_out(),
-        })
+        }
     }
 
     /// `count` node names that no node of the cluster has.
@@ -264,66 +267,18 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     fn fan_out(&self) -> usize {
         usize::from(self.settings.node_fan_out)
     }
-
-    fn memory(&self) -> MutexGuard<'_, BTreeMap<ClusterKey, Memory>> {
-        // Each change under the lock is whole: what a panic elsewhere left is still right.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Uses our own latest write instead of an older state that the cache still shows.
-    fn prefer_own_write(&self, key: &ClusterKey, world: &mut World) {
-        let mut memory = self.memory();
-        let Some(entry) = memory.get_mut(key) else { return };
-        let cached = world.cluster.metadata.resource_version.as_ref();
-        match &entry.saved {
-            Some(saved) if cached.is_some_and(|version| entry.superseded.contains(version)) => {
-                world.cluster = Arc::clone(saved);
-            }
-            _ => {
-                entry.saved = None;
-                entry.superseded.clear();
-            }
-        }
-    }
-
-    fn remember(&self, key: &ClusterKey, before: &ValkeyCluster, saved: ValkeyCluster) {
-        let mut memory = self.memory();
-        let entry = memory.entry(key.clone()).or_default();
-        entry.superseded.extend(before.metadata.resource_version.clone());
-        entry.saved = Some(Arc::new(saved));
-    }
 }
 
-fn log_action(key: &ClusterKey, action: &Action, decision: &Decision) {
-    let on = action.on().join(",");
-    let (kind, reason, detail) = (action.kind(), decision.reason, &decision.message);
-    let message = match action {
-        Action::Meet { .. } => "cluster meet issued",
-        Action::Activate { .. } if detail.starts_with("cluster formed") => {
-            "cluster formed, transitioning to Active"
+/// The last gate. A refusal is shown, not executed.
+fn gate(decision: Decision, seen: &Observed) -> Decision {
+    let Some(action) = &decision.action else { return decision };
+    match safety::check(action, seen) {
+        Ok(()) => decision,
+        Err(violation) => {
+            let message = format!("{} refused by the safety gate: {violation}", action.kind());
+            Decision::wait(Reason::SafetyRefused, message, Pace::Wait)
         }
-        Action::Activate { .. } => "completed join",
-        Action::Failover { kind: shared::valkey::commands::FailoverKind::Takeover, .. } => {
-            "no quorum — issued TAKEOVER on replica"
-        }
-        _ => "action",
-    };
-    info!(cluster_name = %key.name, namespace = %key.namespace, action = kind, reason = %reason, on, detail, "{message}");
-}
-
-/// The message that people search for, by reason.
-fn wait_message(reason: Reason) -> &'static str {
-    match reason {
-        Reason::PodUnschedulable => "bootstrap blocked: pod cannot be scheduled",
-        Reason::AwaitingFailover => "primary unhealthy but replicas exist, waiting for auto-failover",
-        Reason::TlsInvalid => "TLS Secret validation failed, setting cluster Invalid",
-        _ => "waiting",
     }
-}
-
-/// While a cluster is being deleted its objects are not needed and not kept.
-fn unneeded() -> Objects {
-    Objects { service: Ownership::Missing, auth: Ownership::Missing, acl: Ownership::Missing }
 }
 
 fn stale_is_fine(error: KubeError) -> Result<(), KubeError> {

@@ -70,8 +70,14 @@ pub enum Reason {
     TlsInvalid,
     /// An object of a name that the cluster needs exists and is not ours.
     ObjectNotOwned,
-    /// The auth Secret is gone and no copy is left.
+    /// The auth Secret is gone and no copy that a node accepts is left.
     AuthSecretLost,
+    /// The auth Secret was deleted; the finalizer keeps it usable while the cluster lives.
+    AuthSecretDeleted,
+    /// A running node refused the rendered users.acl; the last accepted one is published instead.
+    AclRefused,
+    /// No running node has proved the published users.acl yet: no node is made that could die of it.
+    AclUnproved,
     /// The cluster-level objects are being made.
     PreparingObjects,
     /// The cluster is being deleted.
@@ -120,6 +126,9 @@ impl Reason {
             Self::TlsInvalid => "TlsInvalid",
             Self::ObjectNotOwned => "ObjectNotOwned",
             Self::AuthSecretLost => "AuthSecretLost",
+            Self::AuthSecretDeleted => "AuthSecretDeleted",
+            Self::AclRefused => "AclRefused",
+            Self::AclUnproved => "AclUnproved",
             Self::PreparingObjects => "PreparingObjects",
             Self::Deleting => "Deleting",
             Self::StaleView => "StaleView",
@@ -137,6 +146,9 @@ impl Reason {
                     | Self::PodNotStarting
                     | Self::ReferencesUnresolved
                     | Self::TlsInvalid
+                    | Self::AuthSecretDeleted
+                    | Self::AclRefused
+                    | Self::AclUnproved
                     | Self::ObjectNotOwned
                     | Self::SlotConflict
                     | Self::SafetyRefused

@@ -205,8 +205,7 @@ impl<'a> Plan<'a> {
             .map(|(member, _)| member.name.as_str())
             .collect();
         (!behind.is_empty()).then(|| {
-            let message = format!("{} of {} nodes do not know all others yet", behind.len(), ids.len());
-            Decision::wait(Reason::NodesMeeting, message, Pace::Quick)
+            Decision::wait(Reason::NodesMeeting, "the nodes are learning of each other", Pace::Quick)
         })
     }
 
@@ -238,8 +237,7 @@ impl<'a> Plan<'a> {
             .map(|(member, _, _)| member.name.as_str())
             .collect();
         if !copying.is_empty() {
-            let message = format!("replicas are syncing: {}", copying.join(", "));
-            return Some(Decision::wait(Reason::ReplicasSyncing, message, Pace::Quick));
+            return Some(Decision::wait(Reason::ReplicasSyncing, "the replicas are syncing", Pace::Quick));
         }
         let not_ok = |report: &NodeReport| {
             let cluster = &report.cluster;
@@ -247,8 +245,7 @@ impl<'a> Plan<'a> {
         };
         let forming = self.reports().filter(|(_, report)| not_ok(report)).count();
         (forming > 0).then(|| {
-            let message = format!("{forming} nodes do not report cluster_state:ok with all slots yet");
-            Decision::wait(Reason::ClusterForming, message, Pace::Quick)
+            Decision::wait(Reason::ClusterForming, "not every node reports cluster_state:ok yet", Pace::Quick)
         })
     }
 
@@ -260,7 +257,7 @@ impl<'a> Plan<'a> {
             .map(view::node_ref)
             .collect();
         let message = "cluster formed, transitioning to Active";
-        Decision::act(Action::Activate { nodes }, Reason::CompletingJoin, message)
+        Decision::act(Action::Activate { nodes, forms_cluster: true }, Reason::CompletingJoin, message)
     }
 }
 

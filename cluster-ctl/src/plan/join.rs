@@ -69,7 +69,7 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
 
 fn activate(member: &Member, why: &str) -> Verdict {
     let message = format!("completed join: {} {why}", member.name);
-    let action = Action::Activate { nodes: vec![view::node_ref(member)] };
+    let action = Action::Activate { nodes: vec![view::node_ref(member)], forms_cluster: false };
     Verdict::act(Decision::act(action, Reason::CompletingJoin, message))
 }
 

@@ -152,6 +152,13 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
 
 /// The objects of the dead go last, when no live view lists them.
 pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
+    // A silent member may still list the dead.
+    if seen
+        .staying()
+        .any(|member| !member.verified_dead() && member.pod_running() && member.report().is_none())
+    {
+        return Verdict::Pass;
+    }
     let gone = seen.staying().find(|member| {
         member.verified_dead()
             && member.id().is_none_or(|id| !view::listed_by_others(seen, id))

@@ -166,6 +166,9 @@ pub(super) fn replacement_for(
         Ok(template) => template,
         Err(words) => return Verdict::wait(Reason::ReferencesUnresolved, words.clone()),
     };
+    if let Some(hold) = &want.hold {
+        return Verdict::Wait(vec![hold.clone()]);
+    }
     let Some(name) = want.names.first() else { return Verdict::Pass };
     let message = format!("creating {name} for shard {index}");
     let node = NewNode { join: Some(join), ..new_node(name.clone(), template, index, 0) };

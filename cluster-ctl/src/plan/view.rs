@@ -127,6 +127,7 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
     if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
         waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
     }
+    waits.extend(want.notices.iter().cloned());
     if let Some(words) = seen.objects.foreign() {
         waits.push(Wait { reason: Reason::ObjectNotOwned, message: words.to_owned() });
     }

@@ -2,12 +2,12 @@
 //! same name is reported and left alone.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use shared::acl::AclFile;
 use shared::names;
 use shared::secret::{RandomError, Redacted};
 use tracing::info;
 
 use crate::build;
+use crate::desired::Passwords;
 use crate::model::Ownership;
 use crate::observe::has_finalizer;
 use crate::ports::{ClusterKey, ClusterObject, Kube, KubeError, World};
@@ -49,7 +49,7 @@ pub async fn service<K: Kube>(kube: &K, key: &ClusterKey, world: &World) -> Resu
 }
 
 /// Ensures the auth Secret. Once a cluster has nodes, a missing one is not made anew: fresh passwords would lock the
-/// operator out of them.
+/// operator out of them; see [`restore_secret`].
 pub async fn auth_secret<K: Kube>(
     kube: &K,
     key: &ClusterKey,
@@ -66,30 +66,35 @@ pub async fn auth_secret<K: Kube>(
     ensure(kube, key, world, meta, unguarded, || {
         Ok(ClusterObject::Secret(Box::new(match &world.auth {
             // Ours, unguarded: only metadata is applied, the passwords stay as they are.
-            Some(_) => {
-                let mut secret = build::auth_secret(
-                    &world.cluster,
-                    &Redacted::new(String::new()),
-                    &Redacted::new(String::new()),
-                );
-                secret.data = None;
-                secret
-            }
-            None => build::auth_secret(&world.cluster, &draw()?, &draw()?),
+            Some(_) => build::auth_secret_guard(&world.cluster),
+            None => build::auth_secret(&world.cluster, &Passwords { operator: draw()?, repl: draw()? }),
         })))
     })
     .await
 }
 
-/// Ensures the ACL ConfigMap with `file`; without one (something does not resolve) the published file stays.
+/// Makes a lost auth Secret anew from passwords that a node has just accepted.
+pub async fn restore_secret<K: Kube>(
+    kube: &K,
+    world: &World,
+    passwords: &Passwords,
+) -> Result<(), ObjectError> {
+    let secret = ClusterObject::Secret(Box::new(build::auth_secret(&world.cluster, passwords)));
+    match kube.create_object(&secret).await {
+        Ok(()) | Err(KubeError::Exists { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Ensures the ACL ConfigMap with `users_acl`; without one (something does not resolve) the published file stays.
 pub async fn acl<K: Kube>(
     kube: &K,
     key: &ClusterKey,
     world: &World,
-    file: Option<&AclFile>,
+    users_acl: Option<&str>,
 ) -> Result<Ownership, ObjectError> {
     let meta = world.acl.as_ref().map(|have| &have.metadata);
-    let Some(file) = file else {
+    let Some(users_acl) = users_acl else {
         let ours = meta.is_some_and(|meta| build::owned_by(meta, uid(world)));
         return Ok(if ours { Ownership::Ours } else { Ownership::Missing });
     };
@@ -98,9 +103,9 @@ pub async fn acl<K: Kube>(
         .as_ref()
         .and_then(|have| have.data.as_ref())
         .and_then(|data| data.get(names::KEY_USERS_ACL));
-    let differs = published != Some(&file.text);
+    let differs = published.map(String::as_str) != Some(users_acl);
     ensure(kube, key, world, meta, differs, || {
-        Ok(ClusterObject::ConfigMap(Box::new(build::acl_config_map(&world.cluster, &file.text))))
+        Ok(ClusterObject::ConfigMap(Box::new(build::acl_config_map(&world.cluster, users_acl))))
     })
     .await
 }

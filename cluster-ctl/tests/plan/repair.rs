@@ -121,7 +121,7 @@ fn given_a_replacement_then_it_is_introduced_attached_and_activated_step_by_step
     (node.primary, node.link_up, node.offset) = (Some("c-02".to_owned()), false, 100);
     assert_eq!(world.plan().reason, Reason::ReplicasSyncing);
     world.node("c-08").link_up = true;
-    assert!(matches!(world.action(), Action::Activate { nodes } if nodes[0].name == "c-08"));
+    assert!(matches!(world.action(), Action::Activate { nodes, .. } if nodes[0].name == "c-08"));
     world.node("c-08").spec.lifecycle = Lifecycle::Active;
     assert_eq!(world.plan().reason, Reason::Settled);
 }

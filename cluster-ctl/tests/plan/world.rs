@@ -101,6 +101,8 @@ pub(crate) fn world(shards: u16, replicas: u16) -> World {
             shape,
             template: Ok(template()),
             acl: Ok(()),
+            notices: Vec::new(),
+            hold: None,
             tls: Ok(()),
             names: (0..64).map(|number| format!("c-new{number:02}")).collect(),
             patience: Patience::default(),

@@ -1,0 +1,84 @@
+//! What is remembered of clusters between ticks. Losing it costs a wait or a repeated message, never safety.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shared::api::ValkeyCluster;
+
+use crate::desired::Passwords;
+use crate::ports::{ClusterKey, World};
+use crate::words::Reason;
+
+/// Of all clusters.
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<BTreeMap<ClusterKey, Entry>>);
+
+/// Of one cluster.
+#[derive(Debug, Default)]
+struct Entry {
+    /// Our latest write of the cluster, and the resourceVersions that it supersedes: the cache may still show those.
+    saved: Option<Arc<ValkeyCluster>>,
+    superseded: Vec<String>,
+    /// What was told last.
+    told: Option<(Reason, String)>,
+    /// Passwords last read from the auth Secret of the cluster of this UID.
+    passwords: Option<(String, Passwords)>,
+}
+
+impl Memory {
+    /// The cluster is gone.
+    pub fn forget(&self, key: &ClusterKey) {
+        self.lock().remove(key);
+    }
+
+    /// Uses our own latest write instead of an older state that the cache still shows.
+    pub fn prefer_own_write(&self, key: &ClusterKey, world: &mut World) {
+        let mut entries = self.lock();
+        let Some(entry) = entries.get_mut(key) else { return };
+        let cached = world.cluster.metadata.resource_version.as_ref();
+        match &entry.saved {
+            Some(saved) if cached.is_some_and(|version| entry.superseded.contains(version)) => {
+                world.cluster = Arc::clone(saved);
+            }
+            _ => {
+                entry.saved = None;
+                entry.superseded.clear();
+            }
+        }
+    }
+
+    /// Our write made `saved` of `before`.
+    pub fn saved(&self, key: &ClusterKey, before: &ValkeyCluster, saved: ValkeyCluster) {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        entry.superseded.extend(before.metadata.resource_version.clone());
+        entry.saved = Some(Arc::new(saved));
+    }
+
+    /// Whether this is news; remembers it as told.
+    pub fn is_news(&self, key: &ClusterKey, reason: Reason, message: &str) -> bool {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        let now = Some((reason, message.to_owned()));
+        let news = entry.told != now;
+        entry.told = now;
+        news
+    }
+
+    /// Keeps the passwords that the auth Secret of the cluster `uid` holds.
+    pub fn keep_passwords(&self, key: &ClusterKey, uid: &str, passwords: &Passwords) {
+        self.lock().entry(key.clone()).or_default().passwords = Some((uid.to_owned(), passwords.clone()));
+    }
+
+    /// The passwords last seen in the auth Secret of the cluster `uid`.
+    pub fn passwords(&self, key: &ClusterKey, uid: &str) -> Option<Passwords> {
+        let entries = self.lock();
+        let (of, passwords) = entries.get(key)?.passwords.as_ref()?;
+        (of == uid).then(|| passwords.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClusterKey, Entry>> {
+        // Each change under the lock is whole: what a panic elsewhere left is still right.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

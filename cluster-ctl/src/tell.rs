@@ -1,0 +1,81 @@
+//! What is said of a tick: one log line and one event per action, and each wait when it changes. At rest a heartbeat.
+
+use shared::api::ValkeyCluster;
+use shared::events::Notice;
+use shared::valkey::commands::FailoverKind;
+use tracing::{info, warn};
+
+use crate::action::{Action, Decision};
+use crate::memory::Memory;
+use crate::model::Observed;
+use crate::ports::{ClusterKey, Kube};
+use crate::words::Reason;
+
+/// Tells of `decision`, quiet when nothing is new.
+pub async fn tell<K: Kube>(
+    kube: &K,
+    memory: &Memory,
+    key: &ClusterKey,
+    cluster: &ValkeyCluster,
+    seen: &Observed,
+    decision: &Decision,
+) {
+    let news = memory.is_news(key, decision.reason, &decision.message);
+    if let Some(action) = &decision.action {
+        log_action(key, action, decision);
+        // The snapshot is bookkeeping: what follows from it is told.
+        if !matches!(action, Action::TakeSnapshot { .. }) {
+            let make = if decision.reason.is_trouble() { Notice::warning } else { Notice::normal };
+            kube.notify(cluster, &make(decision.reason.as_str(), action.kind(), decision.message.as_str()))
+                .await;
+        }
+        return;
+    }
+    if decision.reason == Reason::Settled {
+        let shards = seen
+            .members
+            .values()
+            .map(crate::model::Member::shard_index)
+            .collect::<std::collections::BTreeSet<_>>();
+        info!(cluster_name = %key.name, namespace = %key.namespace, shards = shards.len(), nodes = seen.members.len(), "active tick");
+    }
+    if !news {
+        return;
+    }
+    let (reason, detail) = (decision.reason, decision.message.as_str());
+    let obstacle = decision.waits.iter().find(|wait| wait.reason.is_obstacle());
+    match obstacle {
+        Some(wait) => {
+            let (reason, detail) = (wait.reason, wait.message.as_str());
+            warn!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail, "{}", wait_message(reason));
+            kube.notify(cluster, &Notice::warning(reason.as_str(), "Wait", detail)).await;
+        }
+        None if reason != Reason::Settled => {
+            info!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail, "waiting");
+        }
+        None => {}
+    }
+}
+
+fn log_action(key: &ClusterKey, action: &Action, decision: &Decision) {
+    let on = action.on().join(",");
+    let (kind, reason, detail) = (action.kind(), decision.reason, &decision.message);
+    let message = match action {
+        Action::Meet { .. } => "cluster meet issued",
+        Action::Activate { forms_cluster: true, .. } => "cluster formed, transitioning to Active",
+        Action::Activate { .. } => "completed join",
+        Action::Failover { kind: FailoverKind::Takeover, .. } => "no quorum — issued TAKEOVER on replica",
+        _ => "action",
+    };
+    info!(cluster_name = %key.name, namespace = %key.namespace, action = kind, %reason, on, detail, "{message}");
+}
+
+/// The message that people search for, by reason.
+fn wait_message(reason: Reason) -> &'static str {
+    match reason {
+        Reason::PodUnschedulable => "bootstrap blocked: pod cannot be scheduled",
+        Reason::AwaitingFailover => "primary unhealthy but replicas exist, waiting for auto-failover",
+        Reason::TlsInvalid => "TLS Secret validation failed, setting cluster Invalid",
+        _ => "waiting",
+    }
+}
