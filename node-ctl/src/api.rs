@@ -112,6 +112,22 @@ impl Kube for KubeApi {
         self.create("Pod", new).await
     }
 
+    async fn release_pod(&self, of: &Key, uid: &str) -> Result<(), CallError> {
+        // By value, not by version: the kubelet writes a young Pod all the time, and others' finalizers stay.
+        let patch = json!({
+            "metadata": { "uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER] }
+        });
+        let params =
+            PatchParams { field_manager: Some(names::MANAGER_NODE.to_owned()), ..PatchParams::default() };
+        match self.api::<Pod>(&of.namespace).patch_metadata(&of.name, &params, &Patch::Strategic(patch)).await
+        {
+            Ok(_) => Ok(()),
+            // A Pod of another UID has the name now: this one is gone.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(error) => Err(failed("release", "Pod", of, error)),
+        }
+    }
+
     async fn delete_pod(&self, of: &Key, uid: &str, grace: Option<u32>) -> Result<(), CallError> {
         self.delete::<Pod>("Pod", of, uid, grace).await
     }

@@ -76,7 +76,11 @@ pub async fn execute<K: Kube>(kube: &K, look: &Look, step: &Step) -> Result<Next
             Ok(Next::Again)
         }
         Step::CreateConfigMap => create_config_map(kube, look).await,
-        Step::CreatePod => create_pod(kube, look).await,
+        Step::CreatePod => create_pod(kube, look, &key).await,
+        Step::ReleasePod { uid } => {
+            kube.release_pod(&key, uid).await?;
+            Ok(Next::Again)
+        }
         Step::DeletePod { uid, grace } => {
             info!(uid, grace = grace.map(u64::from), "deleting Pod of node");
             kube.delete_pod(&key, uid, *grace).await?;
@@ -125,7 +129,7 @@ async fn create_config_map<K: Kube>(kube: &K, look: &Look) -> Result<Next, Execu
     Ok(Next::Again)
 }
 
-async fn create_pod<K: Kube>(kube: &K, look: &Look) -> Result<Next, ExecuteError> {
+async fn create_pod<K: Kube>(kube: &K, look: &Look, key: &Key) -> Result<Next, ExecuteError> {
     let node = &look.node;
     let pod = pod::build(node, &look.annotations);
     info!(image = node.spec.image, "creating Pod for node");
@@ -134,9 +138,10 @@ async fn create_pod<K: Kube>(kube: &K, look: &Look) -> Result<Next, ExecuteError
         // Ours whose reply was lost, or another's: the next look tells them apart.
         return Ok(Next::Again);
     };
-    // At once, not at the next event: a Pod that came and went unrecorded could be made a second time.
+    // At once: until then the Pod cannot go, whoever deletes it.
     let record = shared::api::PodRecord { uid, ..shared::api::PodRecord::default() };
     kube.record_pod(node, &record).await?;
+    kube.release_pod(key, &record.uid).await?;
     for reason in [REASON_NAME_TAKEN, REASON_CREATE_REFUSED, REASON_INVALID_SETTING, REASON_INCONSISTENT] {
         kube.tell_ended(node, reason);
     }

@@ -53,6 +53,8 @@ pub struct PodView {
     pub uid: String,
     /// It has a deletionTimestamp.
     pub terminating: bool,
+    /// It carries our finalizer: it cannot vanish before it is recorded.
+    pub held: bool,
     /// The end of its container, if it was seen.
     pub end: Option<End>,
 }
@@ -127,6 +129,7 @@ fn view_pod(pod: &Pod) -> PodView {
     PodView {
         uid: pod.uid().unwrap_or_default(),
         terminating: pod.meta().deletion_timestamp.is_some(),
+        held: pod.finalizers().iter().any(|name| name == names::POD_FINALIZER),
         end: terminated(pod).map(|terminated| End {
             // A container that never started may have no time of its end.
             at: terminated

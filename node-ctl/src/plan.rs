@@ -18,8 +18,13 @@ pub enum Step {
     RecordPod(PodRecord),
     /// Create the node's ConfigMap.
     CreateConfigMap,
-    /// Create the node's Pod and record its UID.
+    /// Create the node's Pod, record its UID, and release it.
     CreatePod,
+    /// Take our finalizer off the Pod: it is recorded and may go.
+    ReleasePod {
+        /// Of exactly this UID.
+        uid: String,
+    },
     /// Delete the node's Pod.
     DeletePod {
         /// Of exactly this UID.
@@ -76,6 +81,7 @@ impl Step {
             // Preconditions on the write itself are enough, or nothing is written.
             Self::AddFinalizer
             | Self::RecordPod(_)
+            | Self::ReleasePod { .. }
             | Self::DeleteConfigMap { .. }
             | Self::Wait(_)
             | Self::Rest => false,
@@ -89,6 +95,7 @@ impl Step {
             Self::RecordPod(_) => "record_pod",
             Self::CreateConfigMap => "create_config_map",
             Self::CreatePod => "create_pod",
+            Self::ReleasePod { .. } => "release_pod",
             Self::DeletePod { .. } => "delete_pod",
             Self::DeleteConfigMap { .. } => "delete_config_map",
             Self::RemoveFinalizer => "remove_finalizer",
@@ -107,6 +114,9 @@ pub fn plan(seen: &Observed) -> Step {
     }
     if let Some(record) = record(seen) {
         return Step::RecordPod(record);
+    }
+    if let Some(uid) = release(seen) {
+        return Step::ReleasePod { uid };
     }
     if seen.deleting { take_away(seen) } else { make(seen) }
 }
@@ -129,6 +139,13 @@ fn record(seen: &Observed) -> Option<PodRecord> {
         reason: end.and_then(|end| end.reason.clone()),
         message: end.and_then(|end| end.message.clone()),
     })
+}
+
+/// The Pod that our finalizer holds for no reason any more: the record is there, or the node goes with whatever is its.
+fn release(seen: &Observed) -> Option<String> {
+    let Seen::Ours(pod) = &seen.pod else { return None };
+    let recorded = seen.record.as_ref().is_some_and(|record| record.uid == pod.uid);
+    (pod.held && (recorded || seen.deleting)).then(|| pod.uid.clone())
 }
 
 /// A node that lives.

@@ -1,7 +1,10 @@
 //! The Pod of a node.
 //!
 //! Everything in it follows from the `ValkeyNode` and from the annotations that the cluster asks for at this moment.
-//! It is created once and never changed: what is here decides how a member runs for its whole life.
+//! It is created once and its spec is never changed: what is here decides how a member runs for its whole life.
+//!
+//! It is created with a finalizer that goes as soon as its UID is on the `ValkeyNode`. Between the create and that
+//! record the Pod can be deleted but not vanish, so that a crash in between never hides that there was one.
 
 use std::collections::BTreeMap;
 
@@ -31,6 +34,7 @@ pub fn build(node: &ValkeyNode, annotations: &BTreeMap<String, String>) -> Pod {
     let name = node.name_any();
     let mut metadata = meta::owned(node, name.clone());
     metadata.annotations = (!annotations.is_empty()).then(|| annotations.clone());
+    metadata.finalizers = Some(vec![names::POD_FINALIZER.to_owned()]);
     let default = Placement::default();
     let wanted = node.spec.placement.as_ref().unwrap_or(&default);
     Pod {

@@ -30,6 +30,9 @@ pub trait Kube: Send + Sync {
     /// Creates a Pod unless the name is taken.
     fn create_pod(&self, new: &Pod) -> impl Future<Output = Result<Created, CallError>> + Send;
 
+    /// Takes our finalizer, and nothing else, off the Pod of exactly this UID; one that is gone counts as done.
+    fn release_pod(&self, of: &Key, uid: &str) -> impl Future<Output = Result<(), CallError>> + Send;
+
     /// Deletes the Pod of exactly this UID; one that is gone already counts as deleted. `grace` in seconds.
     fn delete_pod(
         &self,

@@ -19,7 +19,7 @@ use crate::observe::{self, Observed, Owner};
 use crate::plan::{Step, plan};
 use crate::ports::{CallError, Key, Kube};
 
-/// Most steps of one pass: finalizer, ConfigMap, Pod, and room for a lost reply. The rest waits for the next pass.
+/// Most steps of one pass: finalizer, ConfigMap, Pod, its record and release after a lost reply, and one to spare. The rest waits for the next pass.
 const MAX_STEPS: usize = 6;
 /// A pass without an event: the net under a watch that died silently. Costs no request.
 pub const AT_REST: Duration = Duration::from_mins(5);

@@ -22,6 +22,8 @@ pub const NODE_SUFFIX_LEN: usize = 5;
 pub const CLUSTER_FINALIZER: &str = "valkey.gomomento.com/cleanup";
 /// Finalizer on a `ValkeyNode`; goes only when its Pod is gone.
 pub const NODE_FINALIZER: &str = "valkey.gomomento.com/node-cleanup";
+/// Finalizer on a node's Pod from its creation until its UID is on the `ValkeyNode`: a second, as a rule.
+pub const POD_FINALIZER: &str = "valkey.gomomento.com/unrecorded";
 /// Finalizer on the auth Secret while its cluster lives.
 pub const AUTH_FINALIZER: &str = "valkey.gomomento.com/auth-in-use";
 

@@ -116,6 +116,34 @@ async fn a_crash_at_any_call_makes_neither_two_pods_nor_none_and_leaves_nothing_
     }
 }
 
+#[tokio::test]
+async fn a_pod_deleted_while_we_are_away_between_two_calls_is_recorded_not_made_again() {
+    for fault in [Fault::RequestLost, Fault::ReplyLost] {
+        let mut missed = 0;
+        for at in 1..40 {
+            let model = Model::new();
+            model.with(|state| state.fault = Some((at, fault)));
+            // The process dies at that call, somebody deletes what there is by force, the process comes back.
+            let died = pass(&model, model.cached().unwrap()).await.is_err();
+            model.delete_pods();
+            settle(&model).await;
+            model.kubelet();
+            model.with(|state| {
+                assert_eq!(state.pods_created, 1, "{fault:?} at call {at}");
+                let record = state.node.as_ref().unwrap().status.as_ref().unwrap().pod.as_ref();
+                assert_eq!(record.map(|record| record.uid.as_str()), Some("uid-2"), "{fault:?} at call {at}");
+                let held = state.pods.values().any(|pod| !pod.finalizers().is_empty());
+                assert!(!held, "a Pod is held for ever, {fault:?} at call {at}");
+            });
+            missed += usize::from(!died);
+            if missed > 1 {
+                break;
+            }
+        }
+        assert!(missed > 1, "a first pass has more calls than were broken");
+    }
+}
+
 /// The look of caches that have the node and its ConfigMap as they were right before the Pod was made.
 async fn before_the_pod(model: &Model) -> Look {
     settle(model).await;

@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use shared::api::{PodRecord, ValkeyCluster, ValkeyNode};
 use shared::events::Notice;
+use shared::names;
 
 use super::{cluster, node};
 use crate::ports::{CallClass, CallError, Created, Key, Kube};
@@ -79,9 +80,23 @@ impl Model {
         });
     }
 
-    /// The kubelet ends what was told to stop.
+    /// The kubelet ends what was told to stop; what a finalizer holds stays.
     pub(super) fn kubelet(&self) {
-        self.with(|state| state.pods.retain(|_, pod| pod.metadata.deletion_timestamp.is_none()));
+        self.with(|state| {
+            state
+                .pods
+                .retain(|_, pod| pod.metadata.deletion_timestamp.is_none() || !pod.finalizers().is_empty());
+        });
+    }
+
+    /// A person deletes every Pod, by force: only what a finalizer holds stays, terminating.
+    pub(super) fn delete_pods(&self) {
+        self.with(|state| {
+            for pod in state.pods.values_mut() {
+                pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            }
+        });
+        self.kubelet();
     }
 
     /// Counts a call, does it, and loses what the fault says.
@@ -171,6 +186,23 @@ impl Kube for Model {
             state.pods_created += 1;
             state.pods.insert(new.name_any(), new);
             Ok(Created::New(uid))
+        }))
+    }
+
+    fn release_pod(&self, of: &Key, uid: &str) -> impl Future<Output = Result<(), CallError>> + Send {
+        ready(self.call("release", |state| {
+            let Some(pod) = state.pods.get_mut(&of.name).filter(|pod| pod.uid().as_deref() == Some(uid))
+            else {
+                return Ok(());
+            };
+            pod.finalizers_mut().retain(|name| name != names::POD_FINALIZER);
+            let recorded = state.node.as_ref().and_then(|node| node.status.as_ref()?.pod.as_ref());
+            assert_eq!(
+                recorded.map(|record| record.uid.as_str()),
+                Some(uid),
+                "released before it was recorded"
+            );
+            Ok(())
         }))
     }
 

@@ -25,7 +25,7 @@ fn config_map() -> Seen<ConfigMapView> {
 }
 
 fn pod(uid: &str) -> PodView {
-    PodView { uid: uid.to_owned(), terminating: false, end: None }
+    PodView { uid: uid.to_owned(), terminating: false, held: false, end: None }
 }
 
 fn end() -> End {
@@ -157,6 +157,23 @@ fn foreign_objects_are_refused_and_never_touched() {
 }
 
 #[test]
+fn a_pod_is_released_once_it_is_recorded_and_not_before() {
+    let held = |uid: &str| Seen::Ours(PodView { held: true, ..pod(uid) });
+    let release = |uid: &str| Step::ReleasePod { uid: uid.to_owned() };
+    assert_eq!(plan(&Observed { pod: held("p"), record: None, ..running() }), Step::RecordPod(record("p")));
+    assert_eq!(plan(&Observed { pod: held("p"), ..running() }), release("p"));
+    // Its end is recorded before it may go.
+    let ended = Seen::Ours(PodView { held: true, end: Some(end()), terminating: true, ..pod("p") });
+    let seen = Observed { pod: ended, ..running() };
+    assert_eq!(plan(&seen), Step::RecordPod(ended_record("p")));
+    assert_eq!(plan(&Observed { record: Some(ended_record("p")), ..seen }), release("p"));
+    // A second one is evidence while the node stays, and goes with it.
+    let second = Observed { pod: held("other"), ..running() };
+    assert_eq!(plan(&second), Step::Refuse(Refusal::SecondPod("other".to_owned())));
+    assert_eq!(plan(&Observed { deleting: true, ..second }), release("other"));
+}
+
+#[test]
 fn a_second_pod_of_ours_is_refused() {
     let seen = Observed { pod: Seen::Ours(pod("other")), ..running() };
     assert_eq!(plan(&seen), Step::Refuse(Refusal::SecondPod("other".to_owned())));
@@ -216,8 +233,8 @@ prop_compose! {
         deleting: bool,
         finalizer: bool,
         record in prop::option::of(prop::sample::select(vec![record("p"), ended_record("p")])),
-        pod in any_seen((prop::sample::select(vec!["p", "q"]), any::<bool>(), any::<bool>()).prop_map(
-            |(uid, terminating, ended)| PodView { terminating, end: ended.then(end), ..pod(uid) }
+        pod in any_seen((prop::sample::select(vec!["p", "q"]), any::<[bool; 3]>()).prop_map(
+            |(uid, [terminating, held, ended])| PodView { terminating, held, end: ended.then(end), ..pod(uid) }
         )),
         config_map in any_seen(any::<bool>().prop_map(
             |terminating| ConfigMapView { uid: "cm".to_owned(), terminating }
@@ -241,6 +258,10 @@ proptest! {
             }
             Step::CreateConfigMap => {
                 prop_assert!(!seen.deleting && seen.finalizer && seen.config_map == Seen::Absent);
+            }
+            Step::ReleasePod { uid } => {
+                prop_assert!(matches!(&seen.pod, Seen::Ours(pod) if pod.uid == uid && pod.held));
+                prop_assert!(seen.deleting || seen.record.is_some_and(|record| record.uid == uid));
             }
             Step::DeletePod { uid, .. } => {
                 prop_assert!(seen.deleting && seen.finalizer);

@@ -32,13 +32,13 @@ const CLUSTER_CTL: &[Grant] = &[
     ("events.k8s.io", "events", &["create", "patch"]),
 ];
 
-/// Creates a node's ConfigMap and Pod, records the Pod, and deletes both with the node.
+/// Creates a node's ConfigMap and Pod, records the Pod and then lets go of it, and deletes both with the node.
 const NODE_CTL: &[Grant] = &[
     (VALKEY, "valkeyclusters", &["get"]),
     (VALKEY, "valkeynodes", &["get", "list", "watch", "patch"]),
     (VALKEY, "valkeynodes/status", &["patch"]),
     (VALKEY, "valkeynodes/finalizers", &["update"]),
-    ("", "pods", &["get", "list", "watch", "create", "delete"]),
+    ("", "pods", &["get", "list", "watch", "create", "patch", "delete"]),
     ("", "configmaps", &["get", "list", "watch", "create", "delete"]),
     ("events.k8s.io", "events", &["create", "patch"]),
 ];
