@@ -1,5 +1,6 @@
 //! A namespace of one's own, gone when the test ends, however it ends.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -23,8 +24,19 @@ impl TestNamespace {
     ///
     /// The API server refuses, or cannot be reached.
     pub async fn create(cluster: &Cluster, prefix: &str) -> Result<Self> {
+        Self::create_labelled(cluster, prefix, &[]).await
+    }
+
+    /// As [`TestNamespace::create`], with `labels` on the namespace.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses, or cannot be reached.
+    pub async fn create_labelled(cluster: &Cluster, prefix: &str, labels: &[(&str, &str)]) -> Result<Self> {
         let name = format!("{prefix}-{}", suffix()?);
-        let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+        let labels: BTreeMap<String, String> =
+            labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let metadata = ObjectMeta { name: Some(name.clone()), labels: Some(labels), ..ObjectMeta::default() };
         let api: Api<Namespace> = Api::all(cluster.client.clone());
         api.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() })
             .await

@@ -1,0 +1,214 @@
+//! Where a test plays: a namespace under the `restricted` Pod Security Standard, a menu of its own, a running operator.
+//!
+//! All of it is gone when the test ends, however it ends. A test that fails leaves in its output what a person would
+//! look at first.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use support::wait::Probe;
+use support::{Cluster, Kubectl, TestNamespace, eventually};
+
+use crate::audit::{self, AuditLog};
+use crate::deployed::Blueprint;
+use crate::objects::{Kind, Objects, condition_is};
+use crate::operator::{self, Operator};
+
+/// Label on the menu objects of a scene.
+const LABEL: &str = "end-to-end-scene";
+/// Name of the client Pod.
+pub const CLIENT: &str = "client";
+/// A Pod without a special image to pull is there within seconds.
+const CLIENT_WITHIN: Duration = Duration::from_mins(2);
+
+/// A test's own place.
+pub struct Scene {
+    /// The cluster under test.
+    pub cluster: Cluster,
+    /// The operator, running.
+    pub operator: Operator,
+    /// Objects of the scene's namespace, and cluster-scoped ones.
+    pub objects: Objects,
+    /// The namespace's name; also the name of the scene's image and config in the menu.
+    pub name: String,
+    audit: Option<AuditLog>,
+    _namespace: TestNamespace,
+}
+
+impl Scene {
+    /// A scene whose namespace starts with `prefix`, with one image and one config of the scene's name in the menu.
+    ///
+    /// # Errors
+    ///
+    /// There is no cluster, the operator does not run, or something is refused.
+    pub async fn new(prefix: &str) -> Result<Self> {
+        let cluster = Cluster::connect().await?;
+        let operator = Operator::ready(&cluster).await?;
+        let audit = audit::path().map(|path| AuditLog::from_here(&path)).transpose()?;
+        let labels = [("pod-security.kubernetes.io/enforce", "restricted")];
+        let namespace = TestNamespace::create_labelled(&cluster, &format!("e2e-{prefix}"), &labels).await?;
+        let name = namespace.name.clone();
+        let objects = Objects::new(cluster.client.clone(), &name);
+        let scene = Self { cluster, operator, objects, name, audit, _namespace: namespace };
+        scene.menu(Kind::IMAGE, &scene.name, image_spec()?).await?;
+        scene.menu(Kind::CONFIG, &scene.name, config_spec(&scene.name)).await?;
+        Ok(scene)
+    }
+
+    /// kubectl as a person.
+    pub fn kubectl(&self) -> Kubectl {
+        self.cluster.kubectl()
+    }
+
+    /// Applies an object of the menu that goes when the scene ends.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it.
+    pub async fn menu(&self, kind: Kind, name: &str, spec: Value) -> Result<()> {
+        let body = json!({ "metadata": { "labels": { LABEL: self.name } }, "spec": spec });
+        self.objects.apply(kind, name, body).await.map(drop)
+    }
+
+    /// What a cluster of this scene is to be; nothing is created yet.
+    pub fn blueprint(&self, name: &str, shards: usize, replicas: usize) -> Blueprint<'_> {
+        Blueprint::new(self, name, shards, replicas)
+    }
+
+    /// A Pod in the cluster network in which `sh`, `valkey-cli` and `getent` are, made at the first call.
+    ///
+    /// # Errors
+    ///
+    /// It is refused or does not run in time.
+    pub async fn client(&self) -> Result<()> {
+        if self.objects.find(Kind::POD, CLIENT).await?.is_none() {
+            self.objects.apply(Kind::POD, CLIENT, client_pod()?).await?;
+        }
+        eventually("the client Pod to be ready", CLIENT_WITHIN, || async {
+            let pod = self.objects.get(Kind::POD, CLIENT).await?;
+            Ok(Probe::of(condition_is(&pod, "Ready", "True"), pod["status"].to_string()))
+        })
+        .await
+    }
+
+    /// What a shell script in the client Pod prints, whatever its exit code.
+    ///
+    /// # Errors
+    ///
+    /// There is no client Pod and none can be made.
+    pub async fn run(&self, script: &str) -> Result<String> {
+        self.client().await?;
+        let arguments = ["-n", &self.name, "exec", CLIENT, "--", "sh", "-c", script];
+        Ok(self.kubectl().run(&arguments).await?.out)
+    }
+
+    /// Events about the object `name`: type, reason and note.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not answer.
+    pub async fn events(&self, name: &str) -> Result<Vec<(String, String, String)>> {
+        let all = self.objects.list(Kind::EVENT, "").await?;
+        let field = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        Ok(all
+            .iter()
+            .filter(|event| event["regarding"]["name"] == name)
+            .map(|event| (field(event, "type"), field(event, "reason"), field(event, "note")))
+            .collect())
+    }
+
+    /// The end of a test: on the local Kubernetes, no request of the operator was refused for want of a permission.
+    ///
+    /// # Errors
+    ///
+    /// One was; the text says which.
+    pub fn finish(mut self) -> Result<()> {
+        let Some(audit) = self.audit.as_mut() else { return Ok(()) };
+        let refused = audit.read()?.into_iter().filter(audit::Request::is_denied).collect::<Vec<_>>();
+        anyhow::ensure!(refused.is_empty(), "the operator lacks permissions: {refused:#?}");
+        Ok(())
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let kubectl = |arguments: &[&str]| {
+            Command::new("kubectl").arg("--kubeconfig").arg(&self.cluster.kubeconfig).args(arguments).output()
+        };
+        if std::thread::panicking() {
+            for arguments in [
+                vec!["-n", &self.name, "get", "valkeyclusters,valkeynodes,pods", "-o", "wide"],
+                vec!["-n", &self.name, "get", "valkeyclusters", "-o", "jsonpath={.items[*].status}"],
+                vec!["-n", &self.name, "get", "events", "--sort-by=.metadata.creationTimestamp"],
+                vec!["-n", operator::NAMESPACE, "get", "pods"],
+                vec![
+                    "-n",
+                    operator::NAMESPACE,
+                    "logs",
+                    "deployment/valkey-operator",
+                    "-c",
+                    "cluster-ctl",
+                    "--tail=40",
+                ],
+            ] {
+                crate::say(&format!("\n$ kubectl {}", arguments.join(" ")));
+                if let Ok(output) = kubectl(&arguments) {
+                    crate::say(&String::from_utf8_lossy(&output.stdout));
+                    crate::say(&String::from_utf8_lossy(&output.stderr));
+                }
+            }
+        }
+        let selector = format!("{LABEL}={}", self.name);
+        drop(kubectl(&["delete", "valkeyimages,valkeyconfigs,valkeyroles", "-l", &selector, "--wait=false"]));
+    }
+}
+
+/// Repository and tag of the Valkey image: `$VALKEY_OPERATOR_VALKEY_IMAGE_9_1`, else the public one.
+///
+/// # Errors
+///
+/// The variable names no tag.
+pub fn valkey_image() -> Result<(String, String)> {
+    let image = std::env::var("VALKEY_OPERATOR_VALKEY_IMAGE_9_1")
+        .unwrap_or_else(|_| "docker.io/valkey/valkey:9.1".to_owned());
+    let (repository, tag) = image.rsplit_once(':').with_context(|| format!("{image} has no tag"))?;
+    Ok((repository.to_owned(), tag.to_owned()))
+}
+
+/// The spec of the scene's `ValkeyImage`.
+///
+/// # Errors
+///
+/// The environment names no image.
+pub fn image_spec() -> Result<Value> {
+    let (repository, tag) = valkey_image()?;
+    Ok(json!({ "repository": repository, "tag": tag, "version": "9.1.0" }))
+}
+
+/// The spec of the scene's `ValkeyConfig`: small, so that many clusters fit.
+pub fn config_spec(image: &str) -> Value {
+    json!({ "imageRef": image, "resources": { "cpu": "50m", "memory": "64Mi" } })
+}
+
+fn client_pod() -> Result<Value> {
+    let (repository, tag) = valkey_image()?;
+    Ok(json!({ "spec": {
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": false,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": 999, "runAsGroup": 999, "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        "containers": [{
+            "name": "client",
+            "image": format!("{repository}:{tag}"),
+            "command": ["sleep", "infinity"],
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": { "drop": ["ALL"] },
+            },
+        }],
+    } }))
+}
