@@ -141,7 +141,8 @@ pub fn pod_arguments() -> [String; 2] {
     ["--cluster-announce-ip".to_owned(), "$(POD_IP)".to_owned()]
 }
 
-/// Forced settings. One without a value is given elsewhere: by the include or on the command line.
+/// Forced settings. One without a value is not written: it is given elsewhere (by the include, on the command line), or
+/// the engine's own default is meant and an engine may be built without knowing it.
 fn forced(input: &ConfInput<'_>) -> BTreeMap<&'static str, Option<String>> {
     let port = names::CLIENT_PORT.to_string();
     let (plain_port, endpoint) = if input.tls { ("0", "hostname") } else { (port.as_str(), "ip") };
@@ -179,8 +180,15 @@ fn forced(input: &ConfInput<'_>) -> BTreeMap<&'static str, Option<String>> {
             ("tls-key-file", file("tls.key")),
             ("tls-port", Some(port)),
             ("tls-replication", Some("yes".to_owned())),
+            // More authorities than the file's: the cluster bus trusts whom these vouch for.
+            ("tls-ca-cert-dir", None),
         ]);
+    } else {
+        // A second door, or members that speak TLS to plaintext ports. Other tls-* settings have no effect without these.
+        forced.extend([("tls-cluster", None), ("tls-port", None), ("tls-replication", None)]);
     }
+    // Never encrypted, and beside the one port.
+    forced.insert("rdma-port", None);
     forced.insert("cluster-announce-ip", None);
     forced.insert("primaryauth", None);
     forced

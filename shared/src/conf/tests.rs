@@ -111,6 +111,44 @@ fn people_override_defaults_but_never_what_is_forced() {
     assert!(conf.text.ends_with("\ninclude /etc/valkey/auth/primaryauth.conf\n"));
 }
 
+/// The settings that are overridden and those that are written, of all of these set by a person.
+fn overridden_and_written(tls: bool, keys: &[&str]) -> (Vec<String>, Vec<String>) {
+    let settings: BTreeMap<String, String> =
+        keys.iter().map(|key| ((*key).to_owned(), "people".to_owned())).collect();
+    let conf = render(&ConfInput { tls, ..input(&settings) }).unwrap();
+    let written =
+        conf.text.lines().filter_map(|line| line.strip_suffix(" people")).map(str::to_owned).collect();
+    (conf.overridden, written)
+}
+
+#[test]
+fn a_server_has_exactly_one_door_of_the_kind_that_its_cluster_has() {
+    let doors = ["bind", "port", "rdma-port", "tls-cluster", "tls-port", "tls-replication"];
+    let inert = ["tls-auth-clients", "tls-ca-cert-dir", "tls-cert-file", "unixsocket"];
+    let all = [doors.as_slice(), inert.as_slice()].concat();
+    let (overridden, written) = overridden_and_written(false, &all);
+    assert_eq!(overridden, doors);
+    // Without a TLS port, bus or link nothing reads these; a socket in the pod's own file system is no door.
+    assert_eq!(written, inert);
+
+    let (overridden, written) = overridden_and_written(true, &all);
+    assert_eq!(
+        overridden,
+        [
+            "bind",
+            "port",
+            "rdma-port",
+            "tls-auth-clients",
+            "tls-ca-cert-dir",
+            "tls-cert-file",
+            "tls-cluster",
+            "tls-port",
+            "tls-replication",
+        ]
+    );
+    assert_eq!(written, ["unixsocket"]);
+}
+
 #[test]
 fn a_swapdb_load_is_allowed() {
     assert_eq!(added(&[("repl-diskless-load", "swapdb")]), ["repl-diskless-load swapdb"]);
