@@ -6,11 +6,13 @@
 
 pub mod certs;
 pub mod cluster;
+pub mod node;
 pub mod server;
 pub mod wait;
 
 pub use certs::Authority;
 pub use cluster::{Cluster, Layout};
+pub use node::{Node, Setup};
 pub use server::{Options, Server, Version};
 pub use wait::eventually;
 

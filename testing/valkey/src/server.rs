@@ -68,6 +68,8 @@ pub struct Options {
     pub hostname: Option<String>,
     /// Further lines of valkey.conf.
     pub extra: Vec<String>,
+    /// Arguments behind the file's name.
+    pub arguments: Vec<String>,
 }
 
 /// A running server; killed when dropped.
@@ -112,7 +114,7 @@ impl Server {
         write_files(directory.path(), &options)?;
         let path = directory.path().join("valkey.conf");
         std::fs::write(&path, configuration(version, directory.path(), ip, &options))?;
-        let child = launch(version, directory.path())?;
+        let child = launch(version, directory.path(), &options.arguments)?;
         let mut server = Self { ip, version, options, child, directory };
         server.wait_for_port().await?;
         Ok(server)
@@ -224,10 +226,11 @@ impl Drop for Server {
     }
 }
 
-fn launch(version: Version, directory: &Path) -> Result<Child> {
+fn launch(version: Version, directory: &Path, arguments: &[String]) -> Result<Child> {
     let log = std::fs::File::create(directory.join("log"))?;
     let child = Command::new(version.binary()?)
         .arg(directory.join("valkey.conf"))
+        .args(arguments)
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

@@ -4,6 +4,8 @@ mod acl;
 mod bootstrap;
 mod client;
 mod commands;
+mod conf_start;
+mod conf_values;
 mod loops;
 mod migration;
 mod tls;
