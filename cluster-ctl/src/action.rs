@@ -92,6 +92,27 @@ pub enum Action {
         nodes: Vec<NodeRef>,
         /// Whether this is bootstrap's last step.
         forms_cluster: bool,
+        /// Whether the join type is cleared: that of a new shard is.
+        clear_join_type: bool,
+    },
+    /// Take a member from the published ones (readiness gate False), then lifecycle → Leaving.
+    MarkLeaving {
+        /// The node.
+        node: NodeRef,
+    },
+    /// `CLUSTER RESET HARD` on a Leaving member that owns nothing: it drops its data and knows nobody any more.
+    Reset {
+        /// The member.
+        on: Target,
+    },
+    /// `CLUSTER MIGRATESLOTS`: one atomic job from giver to receiver.
+    MigrateSlots {
+        /// The primary that owns them.
+        source: Target,
+        /// The primary that receives them.
+        target: Target,
+        /// The slots.
+        slots: SlotSet,
     },
     /// `CLUSTER FORGET` of a departed or dead member on every live node.
     Forget {
@@ -131,6 +152,9 @@ impl Action {
             Self::Meet { .. } => "Meet",
             Self::Replicate { .. } => "Replicate",
             Self::Activate { .. } => "Activate",
+            Self::MarkLeaving { .. } => "MarkLeaving",
+            Self::Reset { .. } => "Reset",
+            Self::MigrateSlots { .. } => "MigrateSlots",
             Self::Forget { .. } => "Forget",
             Self::Failover { .. } => "Failover",
             Self::DeleteNodes { .. } => "DeleteNodes",
@@ -153,8 +177,12 @@ impl Action {
             Self::Activate { nodes, .. } | Self::DeleteNodes { nodes, .. } => {
                 nodes.iter().map(|node| node.name.as_str()).collect()
             }
+            Self::MarkLeaving { node } => vec![node.name.as_str()],
+            Self::MigrateSlots { source, target, .. } => {
+                vec![source.node.name.as_str(), target.node.name.as_str()]
+            }
             Self::Forget { on, .. } => on.iter().map(|target| target.node.name.as_str()).collect(),
-            Self::Failover { on, .. } => vec![on.node.name.as_str()],
+            Self::Reset { on } | Self::Failover { on, .. } => vec![on.node.name.as_str()],
         }
     }
 }

@@ -9,7 +9,7 @@ use shared::secret::Redacted;
 use shared::valkey::types::EngineVersion;
 
 use crate::action::Wait;
-use crate::model::{Desired, Observed, Patience};
+use crate::model::{Desired, Limits, Observed, Patience};
 use crate::observe::shape;
 use crate::ports::World;
 use crate::publish::{self, Publication};
@@ -68,6 +68,7 @@ pub fn desired(
         tls: Ok(()),
         names,
         patience: Patience::default(),
+        limits: Limits::default(),
     }
 }
 

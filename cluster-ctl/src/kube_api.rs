@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use shared::api::{Lifecycle, ValkeyCluster, ValkeyClusterStatus, ValkeyNode, ValkeyNodeStatus};
+use shared::api_client::namespace_is_ending;
 use shared::events::{Events, Notice};
 use shared::names;
 
@@ -179,12 +180,17 @@ impl Kube for KubeApi {
         name: &str,
         uid: &str,
         to: Lifecycle,
+        clear_join_type: bool,
     ) -> Result<(), KubeError> {
-        let patch = json!([
-            { "op": "test", "path": "/metadata/uid", "value": uid },
-            { "op": "replace", "path": "/spec/lifecycle", "value": to },
-        ]);
-        json_patch::<ValkeyNode>(&self.api(namespace), name, patch, "moving the lifecycle").await
+        let mut patch = vec![
+            json!({ "op": "test", "path": "/metadata/uid", "value": uid }),
+            json!({ "op": "replace", "path": "/spec/lifecycle", "value": to }),
+        ];
+        if clear_join_type {
+            let label = names::LABEL_JOIN_TYPE.replace('/', "~1");
+            patch.push(json!({ "op": "remove", "path": format!("/metadata/labels/{label}") }));
+        }
+        json_patch::<ValkeyNode>(&self.api(namespace), name, json!(patch), "moving the lifecycle").await
     }
 
     async fn delete_node(&self, namespace: &str, name: &str, uid: &str) -> Result<(), KubeError> {
@@ -287,6 +293,7 @@ where
 
 fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> KubeError {
     move |error| match error {
+        error if namespace_is_ending(&error) => KubeError::NamespaceEnding { what },
         kube::Error::Api(status) if status.is_not_found() => KubeError::NotFound { what },
         kube::Error::Api(status) if status.is_already_exists() => KubeError::Exists { what },
         kube::Error::Api(status) if status.is_conflict() => KubeError::Conflict { what },

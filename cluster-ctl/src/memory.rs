@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shared::api::ValkeyCluster;
 
+use shared::valkey::types::NodeId;
+
 use crate::desired::Passwords;
+use crate::model::Millis;
 use crate::ports::{ClusterKey, World};
 use crate::words::Reason;
 
@@ -19,6 +22,8 @@ struct Entry {
     /// Our latest write of the cluster, and the resourceVersions that it supersedes: the cache may still show those.
     saved: Option<Arc<ValkeyCluster>>,
     superseded: Vec<String>,
+    /// The primary whose role was last given away, and when.
+    failover: Option<(NodeId, Millis)>,
     /// What was told last.
     told: Option<(Reason, String)>,
     /// Passwords last read from the auth Secret of the cluster of this UID.
@@ -53,6 +58,16 @@ impl Memory {
         let entry = entries.entry(key.clone()).or_default();
         entry.superseded.extend(before.metadata.resource_version.clone());
         entry.saved = Some(Arc::new(saved));
+    }
+
+    /// The role of `from` was given to a replica at `at`.
+    pub fn failed_over(&self, key: &ClusterKey, from: NodeId, at: Millis) {
+        self.lock().entry(key.clone()).or_default().failover = Some((from, at));
+    }
+
+    /// The last such hand-over or promotion.
+    pub fn last_failover(&self, key: &ClusterKey) -> Option<(NodeId, Millis)> {
+        self.lock().get(key)?.failover
     }
 
     /// Whether this is news; remembers it as told.

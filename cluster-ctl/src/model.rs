@@ -56,6 +56,8 @@ pub struct Observed {
     pub objects: Objects,
     /// Every `ValkeyNode` of the cluster, by name.
     pub members: BTreeMap<String, Member>,
+    /// Pacing only: the primary whose role was last given to a replica, and when that was asked for.
+    pub last_failover: Option<(NodeId, Millis)>,
 }
 
 /// The `ValkeyCluster` as an object.
@@ -296,6 +298,11 @@ impl Observed {
         self.reports().flat_map(|(_, report)| &report.nodes).map(|line| line.epoch).max().unwrap_or_default()
     }
 
+    /// Whether the role of primary `id` was given away less than `millis` ago.
+    pub fn handed_over_lately(&self, id: NodeId, millis: i64) -> bool {
+        self.last_failover.is_some_and(|(from, at)| from == id && (self.now.0 - at.0).abs() < millis)
+    }
+
     /// Whether any answering member knows a peer, one in handshake included.
     pub fn any_peer_known(&self) -> bool {
         self.reports().any(|(_, report)| report.nodes.len() > 1)
@@ -360,6 +367,23 @@ pub struct Desired {
     pub names: Vec<String>,
     /// How patient the plan is.
     pub patience: Patience,
+    /// How much may move at once.
+    pub limits: Limits,
+}
+
+/// How much may move at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Slots of one migration, at least 1.
+    pub slot_batch: u16,
+    /// Estimated bytes of one migration.
+    pub slot_batch_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slot_batch: 1024, slot_batch_bytes: 8 << 20 }
+    }
 }
 
 /// Limits after which waiting changes its form.
@@ -367,10 +391,21 @@ pub struct Desired {
 pub struct Patience {
     /// First retry of a node that did not start with a current spec, seconds; doubles up to half an hour.
     pub start_retry_seconds: i64,
+    /// Before a hand-over is asked for again, milliseconds: above the engine's limit of 5 s for one.
+    pub hand_over_millis: i64,
+    /// Before a promotion of a dead primary's replica is sent again, milliseconds.
+    pub promotion_millis: i64,
+    /// A silent member that a majority flags `fail` counts as missing after this time, milliseconds.
+    pub node_loss_millis: i64,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { start_retry_seconds: 30 }
+        Self {
+            start_retry_seconds: 30,
+            hand_over_millis: 6_000,
+            promotion_millis: 1_000,
+            node_loss_millis: 30_000,
+        }
     }
 }

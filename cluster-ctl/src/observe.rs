@@ -71,7 +71,7 @@ pub async fn observe<K: Kube, V: Valkey>(
         }
         members.insert(member.name.clone(), member);
     }
-    let mut seen = Observed { now, cluster, objects, members };
+    let mut seen = Observed { now, cluster, objects, members, last_failover: None };
     if let Some(access) = access {
         ask_all(valkey, access, &mut seen).await;
     }

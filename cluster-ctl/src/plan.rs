@@ -6,9 +6,13 @@ pub mod bootstrap;
 pub mod deletion;
 pub mod join;
 pub mod outdated;
+mod retire;
+mod rolling;
 pub mod safety;
+mod shards;
 pub mod stability;
 mod start;
+mod topology;
 mod view;
 
 use crate::action::{Decision, Pace, Wait};
@@ -38,14 +42,24 @@ impl Verdict {
 
 type Rule = fn(&Observed, &Desired) -> Verdict;
 
-/// The rules of a formed cluster, first that applies wins the tick.
-const RULES: &[Rule] = &[
+/// Repair, and the end of what was begun: asked first, in this order.
+const REPAIR: &[Rule] = &[
     stability::forget_dead,
     stability::promote_replica,
     stability::replace_lost_primary,
     stability::remove_dead,
     stability::restore_members,
     join::finish_joins,
+    retire::finish_leaving,
+];
+
+/// Planned work, asked only while nothing is under repair.
+const PLANNED: &[Rule] = &[
+    topology::retire_drained,
+    topology::rebalance,
+    topology::add_shards,
+    rolling::roll,
+    rolling::remove_excess,
 ];
 
 /// Decides the tick.
@@ -63,10 +77,27 @@ pub fn plan(seen: &Observed, want: &Desired) -> Decision {
         return bootstrap::plan(seen, want);
     }
     let mut waits = Vec::new();
-    for rule in RULES {
+    for rule in REPAIR {
         match rule(seen, want) {
             Verdict::Act(decision) => return decision.with_waits(waits),
             Verdict::Wait(more) => waits.extend(more),
+            Verdict::Pass => {}
+        }
+    }
+    if !waits.is_empty() || want.tls.is_err() {
+        return view::idle(seen, want, waits);
+    }
+    for rule in PLANNED {
+        match rule(seen, want) {
+            Verdict::Act(decision) => return decision.with_waits(waits),
+            // A step that the running engine cannot do yields to rolling to one that can.
+            Verdict::Wait(more) if more.iter().all(|wait| wait.reason == Reason::EngineTooOld) => {
+                waits.extend(more);
+            }
+            Verdict::Wait(more) => {
+                waits.extend(more);
+                break;
+            }
             Verdict::Pass => {}
         }
     }

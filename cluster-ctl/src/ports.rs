@@ -93,6 +93,12 @@ pub enum KubeError {
         /// What was tried.
         what: &'static str,
     },
+    /// The namespace is being deleted: nothing can be made in it, and all that is in it goes.
+    #[error("{what}: the namespace is being deleted")]
+    NamespaceEnding {
+        /// What was tried.
+        what: &'static str,
+    },
     /// The API server refused, or did not answer.
     #[error("{what}")]
     Failed {
@@ -175,13 +181,14 @@ pub trait Kube: Send + Sync {
     fn release_secret(&self, secret: &Secret) -> impl Future<Output = Result<(), KubeError>> + Send;
     /// Creates a `ValkeyNode`.
     fn create_node(&self, node: &ValkeyNode) -> impl Future<Output = Result<(), KubeError>> + Send;
-    /// Moves the lifecycle of the node of this UID.
+    /// Moves the lifecycle of the node of this UID; with `clear_join_type` its join type goes in the same write.
     fn set_lifecycle(
         &self,
         namespace: &str,
         name: &str,
         uid: &str,
         to: Lifecycle,
+        clear_join_type: bool,
     ) -> impl Future<Output = Result<(), KubeError>> + Send;
     /// Deletes the node of this UID; one that is gone already is success.
     fn delete_node(
@@ -246,6 +253,10 @@ pub enum Command {
     Forget(NodeId),
     /// `CLUSTER FAILOVER`.
     Failover(FailoverKind),
+    /// `CLUSTER RESET HARD`.
+    Reset,
+    /// `CLUSTER MIGRATESLOTS` of these ranges to this primary.
+    MigrateSlots(Vec<SlotRange>, NodeId),
 }
 
 /// Time and chance, passed in so that a simulation can own them.

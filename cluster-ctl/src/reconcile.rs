@@ -9,13 +9,13 @@ use shared::settings::Settings;
 use shared::valkey::client::Credentials;
 use tracing::{debug, warn};
 
-use crate::action::{Decision, Pace};
+use crate::action::{Action, Decision, Pace};
 use crate::build;
 use crate::desired::{self, Passwords};
 use crate::execute::{ExecuteError, Execution, Outcome};
 use crate::memory::Memory;
 use crate::metrics::ClusterMetrics;
-use crate::model::{Desired, Millis, Objects, Observed, Ownership, Shape};
+use crate::model::{Desired, Limits, Millis, Objects, Observed, Ownership, Shape};
 use crate::observe::{Access, has_finalizer, observe};
 use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
@@ -45,6 +45,18 @@ pub enum TickError {
     /// No random numbers for names.
     #[error("drawing names failed")]
     Random(#[from] RandomError),
+}
+
+impl TickError {
+    fn namespace_is_ending(&self) -> bool {
+        let error = match self {
+            Self::Kube(error)
+            | Self::Objects(objects::ObjectError::Kube(error))
+            | Self::Execute(ExecuteError::Kube { source: error, .. }) => error,
+            Self::Objects(_) | Self::Execute(_) | Self::Random(_) => return false,
+        };
+        matches!(error, KubeError::NamespaceEnding { .. })
+    }
 }
 
 /// When the next tick is due, unless something wakes the cluster before.
@@ -77,8 +89,15 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         Self { kube, valkey, host, settings, metrics, memory: Memory::default() }
     }
 
-    /// One tick of one cluster: at most one mutating action.
+    /// One tick of one cluster: at most one mutating action. In a namespace that is being deleted it ends quietly.
     pub async fn tick(&self, key: &ClusterKey) -> Result<Next, TickError> {
+        match self.act(key).await {
+            Err(error) if error.namespace_is_ending() => Ok(Next::After(self.pace(Pace::Wait))),
+            result => result,
+        }
+    }
+
+    async fn act(&self, key: &ClusterKey) -> Result<Next, TickError> {
         let Some(mut world) = self.kube.world(key).await? else {
             self.gone(key);
             return Ok(Next::Gone);
@@ -96,6 +115,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         let objects = self.keep_objects(key, &world).await?;
         let now = self.host.now();
         let mut seen = observe(&self.kube, &self.valkey, &world, objects, access.as_ref(), now).await?;
+        seen.last_failover = self.memory.last_failover(key);
         self.restore_secret(&world, &seen, passwords.as_ref()).await?;
         let (want, revision) = self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
         nodes::record_ids(&self.kube, &world, &seen, self.fan_out()).await?;
@@ -147,6 +167,12 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         let count = seen.cluster.snapshot.map_or(1, Shape::members).max(1);
         let names = self.draw_names(key, world, count)?;
         let mut want = desired::desired(world, &resolution, names, self.settings.default_zone_spread);
+        want.limits = Limits {
+            slot_batch: self.settings.slot_batch,
+            slot_batch_bytes: self.settings.slot_batch_bytes.0,
+        };
+        want.patience.node_loss_millis =
+            i64::try_from(self.settings.node_loss_patience.as_millis()).unwrap_or(i64::MAX);
         let mut publication = None;
         if let Some(passwords) = passwords {
             let engine = desired::acl_engine(seen, &resolution);
@@ -192,6 +218,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             self.memory.saved(key, &world.cluster, saved);
         }
         self.metrics.acted(action, &outcome);
+        if let Action::Failover { from, .. } = action {
+            self.memory.failed_over(key, *from, seen.now);
+        }
         match outcome {
             Outcome::Done => return Ok(Next::After(self.pace(decision.pace))),
             Outcome::Stale(why) => {

@@ -54,7 +54,7 @@ impl Valkey for ValkeyApi {
     async fn report(&self, server: &Server) -> Result<NodeReport, ValkeyError> {
         let started = Instant::now();
         let result = match self.connection(server).await {
-            Ok(connection) => connection.report(false).await,
+            Ok(connection) => connection.report(true).await,
             Err(error) => Err(error),
         };
         self.measured("report", started, result)
@@ -62,7 +62,7 @@ impl Valkey for ValkeyApi {
 
     async fn send(&self, server: &Server, check: &Check<'_>, command: &Command) -> Result<(), SendError> {
         let connection = self.connection(server).await?;
-        check(&connection.report(false).await?).map_err(SendError::Precondition)?;
+        check(&connection.report(true).await?).map_err(SendError::Precondition)?;
         let started = Instant::now();
         let (name, result) = match command {
             Command::SetConfigEpoch(epoch) => ("set_config_epoch", connection.set_config_epoch(*epoch).await),
@@ -70,6 +70,10 @@ impl Valkey for ValkeyApi {
             Command::Meet(ip) => ("meet", connection.meet(*ip, names::CLIENT_PORT).await),
             Command::Replicate(primary) => ("replicate", connection.replicate(*primary).await),
             Command::Forget(id) => ("forget", connection.forget(*id).await.map(drop)),
+            Command::Reset => ("reset", connection.reset_hard().await),
+            Command::MigrateSlots(ranges, target) => {
+                ("migrate_slots", connection.migrate_slots(ranges, *target).await)
+            }
             Command::Failover(kind) => ("failover", connection.failover(*kind).await),
         };
         self.measured(name, started, result).map_err(SendError::from)

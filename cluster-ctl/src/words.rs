@@ -62,8 +62,16 @@ pub enum Reason {
     ShardLost,
     /// A shard has fewer replicas than asked for.
     ReplicaMissing,
-    /// The number of shards or replicas is being changed.
+    /// The number of shards or replicas is being changed, or slots move to an even spread.
     Scaling,
+    /// Nodes with an outdated spec are being replaced.
+    Rolling,
+    /// A member leaves the cluster.
+    Retiring,
+    /// Slots should move and the running engine cannot move them.
+    EngineTooOld,
+    /// A slot migration failed; it is tried again after a pause.
+    MigrationFailed,
     /// A menu object, role or user does not resolve.
     ReferencesUnresolved,
     /// The TLS Secret failed validation.
@@ -122,6 +130,10 @@ impl Reason {
             Self::ShardLost => "ShardLost",
             Self::ReplicaMissing => "ReplicaMissing",
             Self::Scaling => "Scaling",
+            Self::Rolling => "Rolling",
+            Self::Retiring => "Retiring",
+            Self::EngineTooOld => "EngineTooOld",
+            Self::MigrationFailed => "MigrationFailed",
             Self::ReferencesUnresolved => "ReferencesUnresolved",
             Self::TlsInvalid => "TlsInvalid",
             Self::ObjectNotOwned => "ObjectNotOwned",
@@ -151,6 +163,8 @@ impl Reason {
                     | Self::AclUnproved
                     | Self::ObjectNotOwned
                     | Self::SlotConflict
+                    | Self::EngineTooOld
+                    | Self::MigrationFailed
                     | Self::SafetyRefused
                     | Self::CallFailed
             )
@@ -167,7 +181,6 @@ impl Reason {
                 | Self::PrimaryUnreachable
                 | Self::PromotingReplica
                 | Self::ShardLost
-                | Self::ReplicaMissing
                 | Self::ForgettingNode
         )
     }

@@ -163,6 +163,14 @@ fn result(answered: &Result<Answer, BoxError>) -> &'static str {
     }
 }
 
+/// Whether the API server refused to create something because the namespace is being deleted (Kubernetes 1.27 to 1.36
+/// answer 403 with this cause): nothing is wrong, everything in it goes.
+pub fn namespace_is_ending(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.is_forbidden() && causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -98,6 +98,9 @@ impl Events {
         // one's note, and the later note (another pod, another cause) would be lost.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         if let Err(error) = recorder.publish(&notice.to_event(), object).await {
+            if crate::api_client::namespace_is_ending(&error) {
+                return;
+            }
             warn!(
                 object = object.name.as_deref(),
                 namespace = object.namespace.as_deref(),

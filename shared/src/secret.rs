@@ -69,7 +69,7 @@ pub fn generate_password() -> Result<Redacted<String>, RandomError> {
 /// # Errors
 /// The system gave no random bytes.
 pub fn random_hex(digits: usize) -> Result<String, RandomError> {
-    let mut bytes = [0_u8; 32];
+    let mut bytes = vec![0_u8; digits.div_ceil(2)];
     getrandom::fill(&mut bytes).map_err(RandomError)?;
     let mut text = hex::encode(bytes);
     text.truncate(digits);
@@ -79,6 +79,13 @@ pub fn random_hex(digits: usize) -> Result<String, RandomError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_text_has_as_many_digits_as_asked_for() {
+        for digits in [0, 1, 5, 64, 128, 129] {
+            assert_eq!(random_hex(digits).unwrap().len(), digits);
+        }
+    }
 
     #[test]
     fn neither_debug_nor_display_shows_the_content() {

@@ -257,7 +257,11 @@ impl<'a> Plan<'a> {
             .map(view::node_ref)
             .collect();
         let message = "cluster formed, transitioning to Active";
-        Decision::act(Action::Activate { nodes, forms_cluster: true }, Reason::CompletingJoin, message)
+        Decision::act(
+            Action::Activate { nodes, forms_cluster: true, clear_join_type: false },
+            Reason::CompletingJoin,
+            message,
+        )
     }
 }
 

@@ -1,14 +1,18 @@
 //! Joining a formed cluster: gate, introduction, replication, Active.
 //!
 //! A newcomer is asked who it is before anybody is told of it. One that carries data or knows strangers is replaced,
-//! never reset and kept.
+//! never reset and kept. One whose shard or place is not wanted any more leaves again.
 
-use shared::api::Lifecycle;
+use std::collections::BTreeSet;
+
+use shared::api::{JoinType, Lifecycle};
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
-use super::{Verdict, start, view};
-use crate::action::{Action, Decision, Wait};
+use super::outdated::is_outdated;
+use super::shards::{self, Shard};
+use super::{Verdict, retire, start, view};
+use crate::action::{Action, Decision, Target, Wait};
 use crate::model::{Desired, Member, Observed, Sync, sync_state};
 use crate::words::Reason;
 
@@ -26,38 +30,105 @@ pub(super) fn finish_joins(seen: &Observed, want: &Desired) -> Verdict {
 }
 
 fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
+    if let Some(why) = unwanted(seen, want, member) {
+        return retire::begin(member, Reason::Scaling, why);
+    }
     if let Some(verdict) = start::joiner(seen, want, member) {
         return verdict;
     }
     let (Some(report), Some(target)) = (member.report(), view::target(member)) else { return Verdict::Pass };
-    let Some(primary) = primary_of(seen, member) else {
-        return Verdict::wait(
-            Reason::ReplicaMissing,
-            format!("{} waits for a primary in its shard", member.name),
-        );
+    let all = shards::shards(seen);
+    let primary = match all.get(&member.shard_index()) {
+        Some(shard) => shard.primary,
+        None => match founder(seen, want, member) {
+            Some(founder) => founder,
+            None => return waiting(member, Reason::Scaling, "waits for the other nodes of its shard"),
+        },
     };
-    if primary.id == report.id {
-        return activate(member, "serves slots");
+    if primary.1.id == report.id {
+        return join_as_primary(seen, member, report, target, all.values());
     }
-    let Some(seed) = seen.member_by_id(primary.id).and_then(view::target) else { return Verdict::Pass };
-    if primary.line(report.id).is_none() {
-        if primary.nodes.iter().any(|line| line.flags.handshake) {
-            return waiting(member, Reason::NodesMeeting, "is being introduced");
-        }
-        let message = format!("introducing {} to {}", member.name, seed.node.name);
-        return Verdict::act(Decision::act(
-            Action::Meet { seed, others: vec![target] },
-            Reason::MeetingNodes,
-            message,
-        ));
+    join_as_replica(seen, member, (report, target), primary)
+}
+
+/// Why a joiner is not needed any more.
+fn unwanted(seen: &Observed, want: &Desired, member: &Member) -> Option<&'static str> {
+    let owns = member.id().is_some_and(|id| !view::slots_of(seen, id).is_empty());
+    if owns {
+        return None;
     }
-    if report.line(primary.id).is_none() || !known_to_majority(seen, report.id) {
+    if !shards::kept(seen, want).contains(&member.shard_index()) {
+        return Some("its shard is not wanted any more");
+    }
+    let serving: Vec<&Member> = seen
+        .staying()
+        .filter(|other| {
+            other.shard_index() == member.shard_index() && other.spec.lifecycle == Lifecycle::Active
+        })
+        .filter(|other| !other.verified_dead())
+        .collect();
+    let rolling = want
+        .template
+        .as_ref()
+        .is_ok_and(|template| serving.iter().any(|other| is_outdated(&other.spec, template)));
+    let full =
+        serving.len() >= want.shape.per_shard() && serving.iter().all(|other| other.report().is_some());
+    (full && !rolling).then_some("its shard has all its members")
+}
+
+/// The member around which a new shard gathers: the lowest name, once every node of the shard answers.
+fn founder<'a>(seen: &'a Observed, want: &Desired, member: &Member) -> Option<(&'a Member, &'a NodeReport)> {
+    let siblings: Vec<&Member> = seen
+        .staying()
+        .filter(|other| other.shard_index() == member.shard_index() && !other.verified_dead())
+        .filter(|other| other.join == Some(JoinType::Shard))
+        .collect();
+    if siblings.len() < want.shape.per_shard() {
+        return None;
+    }
+    let answering: Vec<(&Member, &NodeReport)> =
+        siblings.iter().filter_map(|sibling| Some((*sibling, sibling.report()?))).collect();
+    (answering.len() == siblings.len())
+        .then(|| answering.into_iter().min_by_key(|(other, _)| other.name.clone()))?
+}
+
+/// A primary needs to be known; one that takes slots owns them already, one of a new shard gets them later.
+fn join_as_primary<'s, 'a: 's>(
+    seen: &Observed,
+    member: &Member,
+    report: &NodeReport,
+    target: Target,
+    mut all: impl Iterator<Item = &'s Shard<'a>>,
+) -> Verdict {
+    if known_to_majority(seen, report.id) {
+        return activate(member, "is known to a majority");
+    }
+    let seed = all.find(|shard| !shard.slots.is_empty() && shard.primary.1.id != report.id);
+    let Some((seed, seed_report)) = seed.map(|shard| shard.primary) else {
+        return waiting(member, Reason::NodesMeeting, "waits for a primary to be introduced to");
+    };
+    introduce(member, report, target, seed, seed_report)
+}
+
+fn join_as_replica(
+    seen: &Observed,
+    member: &Member,
+    (report, target): (&NodeReport, Target),
+    (primary, primary_report): (&Member, &NodeReport),
+) -> Verdict {
+    if !known_to_majority(seen, primary_report.id) {
+        return waiting(member, Reason::NodesMeeting, "waits until its primary has joined");
+    }
+    if primary_report.line(report.id).is_none() {
+        return introduce(member, report, target, primary, primary_report);
+    }
+    if report.line(primary_report.id).is_none() || !known_to_majority(seen, report.id) {
         return waiting(member, Reason::NodesMeeting, "is not known to a majority of primaries yet");
     }
-    match sync_state(report, primary) {
+    match sync_state(report, primary_report) {
         Sync::Elsewhere => {
-            let message = format!("attaching {} to {}", member.name, seed.node.name);
-            let action = Action::Replicate { links: vec![(target, primary.id)] };
+            let message = format!("attaching {} to {}", member.name, primary.name);
+            let action = Action::Replicate { links: vec![(target, primary_report.id)] };
             Verdict::act(Decision::act(action, Reason::AttachingReplicas, message))
         }
         state if state.is_synced() => activate(member, "is synced"),
@@ -67,9 +138,32 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
     }
 }
 
+fn introduce(
+    member: &Member,
+    report: &NodeReport,
+    target: Target,
+    seed: &Member,
+    seed_report: &NodeReport,
+) -> Verdict {
+    if seed_report.line(report.id).is_some() {
+        return waiting(member, Reason::NodesMeeting, "is not known to a majority of primaries yet");
+    }
+    if seed_report.nodes.iter().any(|line| line.flags.handshake) {
+        return waiting(member, Reason::NodesMeeting, "is being introduced");
+    }
+    let Some(seed) = view::target(seed) else { return Verdict::Pass };
+    let message = format!("introducing {} to {}", member.name, seed.node.name);
+    let action = Action::Meet { seed, others: vec![target] };
+    Verdict::act(Decision::act(action, Reason::MeetingNodes, message))
+}
+
 fn activate(member: &Member, why: &str) -> Verdict {
     let message = format!("completed join: {} {why}", member.name);
-    let action = Action::Activate { nodes: vec![view::node_ref(member)], forms_cluster: false };
+    let action = Action::Activate {
+        nodes: vec![view::node_ref(member)],
+        forms_cluster: false,
+        clear_join_type: member.join == Some(JoinType::Shard),
+    };
     Verdict::act(Decision::act(action, Reason::CompletingJoin, message))
 }
 
@@ -77,19 +171,11 @@ fn waiting(member: &Member, reason: Reason, what: &str) -> Verdict {
     Verdict::Wait(vec![Wait { reason, message: format!("{} {what}", member.name) }])
 }
 
-/// The answering slot owner of the member's shard: itself, or the one of the same shard index.
-fn primary_of<'a>(seen: &'a Observed, member: &Member) -> Option<&'a NodeReport> {
-    seen.reports()
-        .filter(|(other, _)| other.shard_index() == member.shard_index())
-        .find(|(_, report)| report.myself().is_some_and(|line| !line.slots.is_empty()))
-        .map(|(_, report)| report)
-}
-
 /// A majority of the slot-holding primaries lists `id` by its real ID.
 fn known_to_majority(seen: &Observed, id: NodeId) -> bool {
     let owns = |report: &NodeReport| report.myself().is_some_and(|line| !line.slots.is_empty());
     let owners = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| !line.slots.is_empty());
-    let total = owners.map(|line| line.id).collect::<std::collections::BTreeSet<_>>().len();
+    let total = owners.map(|line| line.id).collect::<BTreeSet<_>>().len();
     let knowing = seen.reports().filter(|(_, report)| owns(report) && report.line(id).is_some()).count();
     knowing > total / 2
 }

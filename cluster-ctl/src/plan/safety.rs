@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use shared::api::Lifecycle;
 use shared::slots::SlotSet;
 use shared::valkey::commands::FailoverKind;
 use shared::valkey::types::NodeId;
@@ -61,6 +62,18 @@ pub enum Violation {
         /// The primary.
         id: NodeId,
     },
+    /// A member that is in use would be reset.
+    #[error("{node} is not Leaving, owns slots, or is replicated")]
+    ResetsUsed {
+        /// The node.
+        node: String,
+    },
+    /// Slots would go to what is no primary.
+    #[error("{id} is no living primary that could receive slots")]
+    WrongReceiver {
+        /// The receiver.
+        id: NodeId,
+    },
     /// Two nodes would get one config epoch.
     #[error("config epoch {epoch} is given twice or in use")]
     EpochTwice {
@@ -89,6 +102,8 @@ pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
             }
             Ok(())
         }
+        Action::Reset { on } => check_reset(&on.node, on.id, seen),
+        Action::MigrateSlots { source, target, slots } => check_migration(source.id, target.id, slots, seen),
         Action::ReleaseCluster if !seen.members.is_empty() => {
             Err(Violation::WrongTime { what: "releasing the cluster", state: "still has nodes" })
         }
@@ -100,6 +115,7 @@ pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
         | Action::TakeSnapshot { .. }
         | Action::Meet { .. }
         | Action::Replicate { .. }
+        | Action::MarkLeaving { .. }
         | Action::Activate { .. } => Ok(()),
     }
 }
@@ -165,6 +181,31 @@ fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Re
         }
     }
     Ok(())
+}
+
+/// Only a member that is marked Leaving, owns nothing in any view, and that nobody replicates.
+fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violation> {
+    let leaving =
+        seen.members.get(&node.name).is_some_and(|member| member.spec.lifecycle == Lifecycle::Leaving);
+    let used = seen.reports().any(|(_, report)| {
+        report.nodes.iter().any(|line| (line.id == id && !line.slots.is_empty()) || line.primary == Some(id))
+    });
+    if leaving && !used { Ok(()) } else { Err(Violation::ResetsUsed { node: node.name.clone() }) }
+}
+
+/// Only slots that the giver alone owns, to a primary.
+fn check_migration(from: NodeId, to: NodeId, slots: &SlotSet, seen: &Observed) -> Result<(), Violation> {
+    for (_, report) in seen.reports() {
+        for line in report.nodes.iter().filter(|line| line.flags.myself && line.slots.intersects(slots)) {
+            if line.id != from {
+                return Err(Violation::SlotsOwned { slots: line.slots.intersection(slots), owner: line.id });
+            }
+        }
+    }
+    let primary = seen.reports().any(|(_, report)| {
+        report.id == to && report.nodes.iter().any(|it| it.flags.myself && it.flags.primary)
+    });
+    if primary && from != to { Ok(()) } else { Err(Violation::WrongReceiver { id: to }) }
 }
 
 fn check_forget(id: NodeId, seen: &Observed) -> Result<(), Violation> {

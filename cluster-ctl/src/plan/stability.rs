@@ -2,14 +2,14 @@
 //!
 //! Every rule here works from proof of death or from a majority of views; silence alone decides nothing.
 
-use shared::api::JoinType;
+use shared::api::{JoinType, Lifecycle};
 use shared::slots::SlotSet;
 use shared::valkey::commands::FailoverKind;
 use shared::valkey::info::Role;
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::{NodeId, Offset};
 
-use super::{Verdict, start, view};
+use super::{Verdict, shards, start, view};
 use crate::action::{Action, Decision, Target};
 use crate::model::{Desired, Member, Observed};
 use crate::words::Reason;
@@ -41,7 +41,7 @@ pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
 }
 
 /// A dead primary of a shard that has a copy: the best copy is promoted at once, by vote where a vote is possible.
-pub(super) fn promote_replica(seen: &Observed, _want: &Desired) -> Verdict {
+pub(super) fn promote_replica(seen: &Observed, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
     for (id, dead) in dead_owners(seen) {
         let Some(best) = best_copy(seen, id) else { continue };
@@ -50,6 +50,11 @@ pub(super) fn promote_replica(seen: &Observed, _want: &Desired) -> Verdict {
             continue;
         }
         let (Some(on), Some(report)) = (view::target(best), best.report()) else { continue };
+        if seen.handed_over_lately(id, want.patience.promotion_millis) {
+            let message = format!("{} is being promoted in the place of {}", best.name, dead.name);
+            waits.push(crate::action::Wait { reason: Reason::PromotingReplica, message });
+            continue;
+        }
         let (kind, message) = if vote_possible(seen, report, id) {
             (FailoverKind::Force, format!("{} is dead, promoting {}", dead.name, best.name))
         } else {
@@ -171,18 +176,48 @@ pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
     })
 }
 
-/// A shard below its size gets one new node, which joins as a replica.
+/// A shard below its size gets one new node, which joins as a replica; one of a shard that owns nothing yet joins with
+/// its shard.
 pub(super) fn restore_members(seen: &Observed, want: &Desired) -> Verdict {
-    let mut lost: Vec<&Member> = seen.members.values().filter(|member| member.verified_dead()).collect();
-    lost.sort_by_key(|member| member.name.clone());
-    let live = view::live_by_shard(seen);
-    let per_shard = want.shape.per_shard();
-    for (index, members) in &live {
-        if *index < want.shape.shards && members.len() < per_shard {
-            return start::replacement_for(seen, want, *index, JoinType::Replica, Reason::ReplicaMissing);
+    let recorded = shards::recorded_indices(seen);
+    for index in shards::kept(seen, want).intersection(&recorded) {
+        let members: Vec<&Member> = seen
+            .staying()
+            .filter(|member| member.shard_index() == *index && member.spec.lifecycle != Lifecycle::Leaving)
+            .filter(|member| !is_missing(seen, want, member))
+            .collect();
+        if members.len() >= want.shape.per_shard() {
+            continue;
         }
+        let new = members.iter().all(|member| member.join == Some(JoinType::Shard));
+        let (join, reason) = if new {
+            (JoinType::Shard, Reason::Scaling)
+        } else {
+            (JoinType::Replica, Reason::ReplicaMissing)
+        };
+        return start::replacement_for(seen, want, *index, join, reason);
     }
     Verdict::Pass
+}
+
+/// A member that counts as lost: proved dead; or flagged `fail` by a majority and silent for long, while another
+/// primary serves its shard. If it comes back it is one too many.
+fn is_missing(seen: &Observed, want: &Desired, member: &Member) -> bool {
+    if member.verified_dead() {
+        return true;
+    }
+    let Some(id) = member.id().filter(|_| member.report().is_none()) else { return false };
+    let outage = seen
+        .reports()
+        .filter_map(|(_, report)| {
+            let line = report.line(id).filter(|line| line.flags.fail && line.pong_recv > 0)?;
+            Some((report.info.server_time_usec / 1000).saturating_sub(line.pong_recv))
+        })
+        .max();
+    let long = outage
+        .and_then(|millis| i64::try_from(millis).ok())
+        .is_some_and(|millis| millis > want.patience.node_loss_millis);
+    long && failed_for_majority(seen, id) && view::slots_of(seen, id).is_empty()
 }
 
 /// Members proved dead that some view shows as owning slots, with their IDs.

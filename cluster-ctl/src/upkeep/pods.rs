@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1 as core;
+use shared::api::Lifecycle;
 use shared::names;
 use shared::valkey::info::Role;
 use shared::valkey::report::NodeReport;
@@ -75,7 +76,10 @@ fn change(
     PodUpkeep {
         labels: differing(pod.metadata.labels.as_ref(), vec![role]),
         annotations: differing(pod.metadata.annotations.as_ref(), annotations),
-        joined: (!joined && may_serve(seen, report)).then_some(true),
+        joined: match member.spec.lifecycle {
+            Lifecycle::Leaving => joined.then_some(false),
+            Lifecycle::Joining | Lifecycle::Active => (!joined && may_serve(seen, report)).then_some(true),
+        },
     }
 }
 

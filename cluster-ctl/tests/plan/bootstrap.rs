@@ -304,7 +304,7 @@ fn given_a_node_that_is_not_ok_yet_then_it_waits() {
 
 #[test]
 fn given_everything_in_place_then_all_nodes_become_active_in_one_step() {
-    let Action::Activate { nodes, forms_cluster: true } = world(3, 1).whole().action() else {
+    let Action::Activate { nodes, forms_cluster: true, .. } = world(3, 1).whole().action() else {
         panic!("not active")
     };
     assert_eq!(nodes.len(), 6);

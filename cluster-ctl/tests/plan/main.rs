@@ -13,6 +13,8 @@ mod bootstrap;
 mod deletion;
 mod properties;
 mod repair;
+mod rolling;
 mod safety;
 mod status;
+mod topology;
 mod world;

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 
 use cluster_ctl::action::{Action, Decision};
 use cluster_ctl::model::{
-    Answer, Cluster, Container, Desired, Ending, Member, Millis, Objects, Observed, Ownership, Patience, Pod,
-    PodRecord, Shape,
+    Answer, Cluster, Container, Desired, Ending, Limits, Member, Millis, Objects, Observed, Ownership,
+    Patience, Pod, PodRecord, Shape,
 };
 use cluster_ctl::plan::{plan, safety};
-use shared::api::{Lifecycle, ValkeyNodeSpec};
+use shared::api::{JoinType, Lifecycle, ValkeyNodeSpec};
 use shared::slots::{SLOT_COUNT, SlotSet, contiguous_spread};
 use shared::valkey::info::{Info, PrimaryLink, Role};
-use shared::valkey::report::{ClusterInfo, NodeReport};
+use shared::valkey::report::{ClusterInfo, NodeReport, SlotMigration};
 use shared::valkey::types::{EngineVersion, Epoch, NodeAddress, NodeFlags, NodeId, NodeLine, Offset};
 
 /// One node of the truth.
@@ -45,6 +45,11 @@ pub(crate) struct Node {
     pub(crate) flagged: Option<Flag>,
     pub(crate) state_ok: bool,
     pub(crate) handshake: bool,
+    pub(crate) join: Option<JoinType>,
+    pub(crate) jobs: Vec<SlotMigration>,
+    pub(crate) clock_seconds: u64,
+    pub(crate) used_memory: u64,
+    pub(crate) version: EngineVersion,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +73,9 @@ pub(crate) struct World {
     pub(crate) want: Desired,
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) now: Millis,
+    pub(crate) last_failover: Option<(NodeId, Millis)>,
+    /// IDs that everybody but the named node still lists although nobody answers under them.
+    pub(crate) ghosts: Vec<(String, NodeId)>,
 }
 
 /// An ID made of one byte.
@@ -106,9 +114,12 @@ pub(crate) fn world(shards: u16, replicas: u16) -> World {
             tls: Ok(()),
             names: (0..64).map(|number| format!("c-new{number:02}")).collect(),
             patience: Patience::default(),
+            limits: Limits::default(),
         },
         nodes: BTreeMap::new(),
         now: Millis(1_000_000_000),
+        last_failover: None,
+        ghosts: Vec::new(),
     }
 }
 
@@ -153,6 +164,11 @@ impl World {
             flagged: None,
             state_ok: false,
             handshake: false,
+            join: None,
+            jobs: Vec::new(),
+            clock_seconds: 0,
+            used_memory: 0,
+            version: EngineVersion::new(9, 1, 2),
             name: name.clone(),
         };
         self.nodes.entry(name).or_insert(node)
@@ -197,10 +213,7 @@ impl World {
 
     pub(crate) fn met(self) -> Self {
         let mut world = self.with_slots();
-        let all: BTreeSet<String> = world.nodes.keys().cloned().collect();
-        for node in world.nodes.values_mut() {
-            node.knows = all.iter().filter(|name| **name != node.name).cloned().collect();
-        }
+        world.all_know_all();
         world
     }
 
@@ -271,6 +284,19 @@ impl World {
         }
     }
 
+    pub(crate) fn all_know_all(&mut self) {
+        let all: BTreeSet<String> = self.nodes.keys().cloned().collect();
+        for node in self.nodes.values_mut() {
+            node.knows = all.iter().filter(|name| **name != node.name).cloned().collect();
+        }
+    }
+
+    pub(crate) fn all_published(&mut self) {
+        for pod in self.nodes.values_mut().filter_map(|node| node.pod.as_mut()) {
+            pod.joined = true;
+        }
+    }
+
     pub(crate) fn everyone_forgets(&mut self, name: &str) {
         for node in self.nodes.values_mut() {
             node.knows.remove(name);
@@ -283,6 +309,7 @@ impl World {
             cluster: self.cluster.clone(),
             objects: self.objects.clone(),
             members: self.nodes.values().map(|node| (node.name.clone(), self.member(node))).collect(),
+            last_failover: self.last_failover,
         }
     }
 
@@ -308,7 +335,7 @@ impl World {
             name: node.name.clone(),
             uid: format!("uid-{}", node.name),
             spec: node.spec.clone(),
-            join: None,
+            join: node.join,
             deleting: node.deleting,
             created: node.created,
             start_attempt: node.start_attempt,
@@ -335,6 +362,10 @@ impl World {
         nodes.extend(
             node.strangers.iter().map(|id| line(*id, NodeFlags { primary: true, ..NodeFlags::default() })),
         );
+        let ghosts = self.ghosts.iter().filter(|(name, _)| *name != node.name);
+        nodes.extend(
+            ghosts.map(|(_, id)| line(*id, NodeFlags { replica: true, fail: true, ..NodeFlags::default() })),
+        );
         if node.handshake {
             nodes.push(line(id(250), NodeFlags { handshake: true, ..NodeFlags::default() }));
         }
@@ -360,12 +391,12 @@ impl World {
                 my_epoch: Epoch(node.epoch),
             },
             info: Info {
-                version: EngineVersion::new(9, 1, 2),
+                version: node.version,
                 run_id: node.name.clone(),
                 uptime_seconds: 100,
-                server_time_usec: 0,
+                server_time_usec: node.clock_seconds * 1_000_000,
                 loading: false,
-                used_memory: 0,
+                used_memory: node.used_memory,
                 maxmemory: 0,
                 keys: node.keys,
                 role: if replica { Role::Replica } else { Role::Primary },
@@ -383,7 +414,7 @@ impl World {
                 }),
                 tls: None,
             },
-            migrations: None,
+            migrations: Some(node.jobs.clone()),
         }
     }
 

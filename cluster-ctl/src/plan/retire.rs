@@ -1,0 +1,67 @@
+//! Retiring a live member: unpublished, Leaving, reset at one instant at the node, forgotten, deleted.
+//!
+//! The removal happens at the node (`CLUSTER RESET HARD`, refused on a primary with keys): deleting the object first
+//! would let a slow process remove a member that was promoted meanwhile.
+
+use shared::api::Lifecycle;
+
+use super::{Verdict, view};
+use crate::action::{Action, Decision, Target};
+use crate::model::{Desired, Member, Observed};
+use crate::plan::shards::is_itself;
+use crate::words::Reason;
+
+/// The first step: the member is taken from the published ones and marked Leaving.
+pub(super) fn begin(member: &Member, reason: Reason, why: &str) -> Verdict {
+    let message = format!("retiring {}: {why}", member.name);
+    Verdict::act(Decision::act(Action::MarkLeaving { node: view::node_ref(member) }, reason, message))
+}
+
+/// The further steps of every member that is marked Leaving.
+pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
+    for member in seen.staying().filter(|member| member.spec.lifecycle == Lifecycle::Leaving) {
+        let Some(id) = member.recorded_id else {
+            return delete(member, "it never joined");
+        };
+        let reset =
+            member.verified_dead() || member.report().is_some_and(|report| !is_itself(member, report));
+        if !reset {
+            let Some(report) = member.report() else {
+                return Verdict::wait(
+                    Reason::Retiring,
+                    format!("{} is Leaving and does not answer", member.name),
+                );
+            };
+            if !view::slots_of(seen, id).is_empty() || replicated(seen, member) {
+                // Promoted after it was marked: rolling treats it as an outdated primary.
+                continue;
+            }
+            if report.nodes.len() > 1 {
+                let Some(on) = view::target(member) else { continue };
+                let message = format!("resetting {}, which leaves the cluster", member.name);
+                return Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message));
+            }
+        }
+        let on: Vec<Target> = seen
+            .reports()
+            .filter(|(_, report)| report.id != id && report.line(id).is_some())
+            .filter_map(|(other, _)| view::target(other))
+            .collect();
+        if !on.is_empty() {
+            let message = format!("forgetting {} on {} nodes", member.name, on.len());
+            return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::Retiring, message));
+        }
+        return delete(member, "nobody lists it any more");
+    }
+    Verdict::Pass
+}
+
+fn delete(member: &Member, why: &str) -> Verdict {
+    let message = format!("removing {}: {why}", member.name);
+    let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
+    Verdict::act(Decision::act(action, Reason::Retiring, message))
+}
+
+fn replicated(seen: &Observed, member: &Member) -> bool {
+    seen.reports().any(|(_, report)| report.myself().and_then(|line| line.primary) == member.recorded_id)
+}

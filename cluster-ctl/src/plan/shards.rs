@@ -1,0 +1,125 @@
+//! The shards of a formed cluster as the live topology shows them, and which of them are to stay.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use shared::api::Lifecycle;
+use shared::slots::SlotSet;
+use shared::valkey::info::Role;
+use shared::valkey::report::{NodeReport, SlotMigration};
+use shared::valkey::types::NodeId;
+
+use crate::model::{Desired, Member, Observed, sync_state};
+
+/// One shard: a primary and whoever follows it. Its index is its primary's scheduling index.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard<'a> {
+    /// Scheduling index.
+    pub(crate) index: u16,
+    /// The primary: the slot owner, or the anchor of a shard that owns no slots.
+    pub(crate) primary: (&'a Member, &'a NodeReport),
+    /// Answering members that follow the primary.
+    pub(crate) replicas: Vec<(&'a Member, &'a NodeReport)>,
+    /// Slots of the primary, in its own view.
+    pub(crate) slots: SlotSet,
+}
+
+impl<'a> Shard<'a> {
+    /// Active replicas in sync.
+    pub(crate) fn synced(&self) -> impl Iterator<Item = (&'a Member, &'a NodeReport)> + '_ {
+        self.replicas.iter().copied().filter(|(member, report)| {
+            member.spec.lifecycle == Lifecycle::Active && sync_state(report, self.primary.1).is_synced()
+        })
+    }
+
+    /// Slot migrations that it gives or receives and that can still change something.
+    pub(crate) fn open_jobs(&self) -> impl Iterator<Item = &'a SlotMigration> + '_ {
+        self.primary.1.migrations.iter().flatten().filter(|job| job.state.is_open())
+    }
+
+    /// Every member that answers, primary first.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&'a Member, &'a NodeReport)> + '_ {
+        std::iter::once(self.primary).chain(self.replicas.iter().copied())
+    }
+}
+
+/// The shards of members that stay, by index. A shard whose primary does not answer is not among them.
+pub(crate) fn shards(seen: &Observed) -> BTreeMap<u16, Shard<'_>> {
+    let mut shards = BTreeMap::new();
+    for (member, report) in primaries(seen) {
+        let slots = report.myself().map(|line| line.slots.clone()).unwrap_or_default();
+        let replicas = seen
+            .reports()
+            .filter(|(_, other)| other.info.role == Role::Replica)
+            .filter(|(_, other)| other.myself().and_then(|line| line.primary) == Some(report.id))
+            .collect();
+        let shard = Shard { index: member.shard_index(), primary: (member, report), replicas, slots };
+        shards.entry(shard.index).or_insert(shard);
+    }
+    shards
+}
+
+/// Primaries that stay, slot owners first: of several in one shard index the owner is its primary, and of slotless
+/// ones the anchor.
+fn primaries(seen: &Observed) -> Vec<(&Member, &NodeReport)> {
+    let mut primaries: Vec<(&Member, &NodeReport)> = seen
+        .reports()
+        .filter(|(member, report)| {
+            !member.deleting && report.info.role == Role::Primary && is_itself(member, report)
+        })
+        .filter(|(member, report)| {
+            report.myself().is_some_and(|line| !line.slots.is_empty()) || anchors(seen, member, report)
+        })
+        .collect();
+    primaries.sort_by_key(|(member, report)| {
+        let slots = report.myself().map_or(0, |line| line.slots.len());
+        (Reverse(slots), Reverse(followers(seen, report.id)), member.name.clone())
+    });
+    primaries
+}
+
+/// It answers under the ID that was recorded for it: it was not reset.
+pub(crate) fn is_itself(member: &Member, report: &NodeReport) -> bool {
+    member.recorded_id.is_none_or(|id| id == report.id)
+}
+
+/// A slotless primary that its shard gathers around: it has followers or is Active.
+fn anchors(seen: &Observed, member: &Member, report: &NodeReport) -> bool {
+    followers(seen, report.id) > 0 || member.spec.lifecycle == Lifecycle::Active
+}
+
+fn followers(seen: &Observed, id: NodeId) -> usize {
+    seen.reports().filter(|(_, report)| report.myself().and_then(|line| line.primary) == Some(id)).count()
+}
+
+/// The shard indices that members stand for, by record: a lost primary does not make its shard go.
+pub(crate) fn recorded_indices(seen: &Observed) -> BTreeSet<u16> {
+    let owns =
+        |member: &Member| member.id().is_some_and(|id| seen.lines_of(id).any(|line| !line.slots.is_empty()));
+    let counts = |member: &&Member| member.spec.lifecycle != Lifecycle::Leaving || owns(member);
+    seen.staying().filter(counts).map(Member::shard_index).collect()
+}
+
+/// The shard indices that stay under the wanted size: all of them, or all but the smallest (fewest slots, then highest
+/// index).
+pub(crate) fn kept(seen: &Observed, want: &Desired) -> BTreeSet<u16> {
+    let recorded = recorded_indices(seen);
+    let shards = shards(seen);
+    let mut ranked: Vec<u16> = recorded.into_iter().collect();
+    // A shard whose primary is unknown counts as full: it is not the one to give up. One that is only being made has
+    // nothing yet.
+    let being_made = |index: u16| {
+        let mut members = seen.staying().filter(|member| member.shard_index() == index);
+        members.all(|member| {
+            let owns = member.id().is_some_and(|id| seen.lines_of(id).any(|line| !line.slots.is_empty()));
+            member.spec.lifecycle == Lifecycle::Joining && !owns
+        })
+    };
+    let slots = |index: &u16| match shards.get(index) {
+        Some(shard) => shard.slots.len(),
+        None if being_made(*index) => 0,
+        None => u16::MAX,
+    };
+    ranked.sort_by_key(|index| (Reverse(slots(index)), *index));
+    ranked.into_iter().take(usize::from(want.shape.shards)).collect()
+}

@@ -1,0 +1,235 @@
+//! Scaling: slots move to an even spread over the shards that stay, drained shards go, new shards come.
+//!
+//! Slots move in atomic jobs of the engine (9.0 and later), straight from giver to receiver. What a job did is judged
+//! by who owns the slots; the job list tells only progress and cause.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shared::api::{JoinType, Lifecycle};
+use shared::slots::{SLOT_COUNT, SlotSet};
+use shared::valkey::report::{MigrationState, SlotMigration};
+use shared::valkey::types::NodeId;
+
+use super::shards::{Shard, kept, recorded_indices, shards};
+use super::{Verdict, retire, start, view};
+use crate::action::{Action, Decision};
+use crate::model::{Desired, Observed};
+use crate::words::Reason;
+
+/// Slot migrations open at once in a cluster.
+const MAX_JOBS: usize = 3;
+/// Longest pause after failed migrations of one giver, seconds.
+const MAX_PAUSE_SECONDS: i64 = 60;
+
+/// A shard beyond the wanted number that owns no slot any more: its replicas go, then its primary.
+pub(super) fn retire_drained(seen: &Observed, want: &Desired) -> Verdict {
+    let keep = kept(seen, want);
+    for shard in shards(seen).values().filter(|shard| !keep.contains(&shard.index)) {
+        if !shard.slots.is_empty() || shard.open_jobs().next().is_some() {
+            continue;
+        }
+        let why = format!("shard {} is drained", shard.index);
+        let replica = shard.replicas.iter().find(|(member, _)| member.spec.lifecycle != Lifecycle::Leaving);
+        let (member, _) = replica.copied().unwrap_or(shard.primary);
+        if member.spec.lifecycle != Lifecycle::Leaving {
+            return retire::begin(member, Reason::Scaling, &why);
+        }
+    }
+    // A joiner of a shard that is not wanted any more has joined nothing yet.
+    let cancelled = seen.staying().find(|member| {
+        member.spec.lifecycle == Lifecycle::Joining
+            && !keep.contains(&member.shard_index())
+            && member.id().is_none_or(|id| view::slots_of(seen, id).is_empty())
+    });
+    cancelled.map_or(Verdict::Pass, |member| {
+        retire::begin(member, Reason::Scaling, "its shard is not wanted any more")
+    })
+}
+
+/// Moves one batch of slots towards the even spread.
+pub(super) fn rebalance(seen: &Observed, want: &Desired) -> Verdict {
+    let keep = kept(seen, want);
+    let all = shards(seen);
+    let owned: u32 = all.values().map(|shard| u32::from(shard.slots.len())).sum();
+    if owned != u32::from(SLOT_COUNT) {
+        // A shard is unseen or slots are lost: repair comes first.
+        return Verdict::Pass;
+    }
+    let flow = Flow::new(&all, &keep);
+    let Some((giver, receiver, count)) = flow.next(&all) else {
+        return flow.under_way();
+    };
+    let engine = seen.reports().map(|(_, report)| report.info.version).min();
+    if engine.is_some_and(|version| !version.migrates_slots()) {
+        let message = "moving slots needs Valkey 9 on every node; roll the cluster to such an image first";
+        return Verdict::wait(Reason::EngineTooOld, message);
+    }
+    if let Some(wait) = not_ready(receiver, want) {
+        return Verdict::wait(Reason::Scaling, wait);
+    }
+    if let Some(wait) = pause_after_failure(giver) {
+        return Verdict::wait(Reason::MigrationFailed, wait);
+    }
+    let slots = batch(giver, count, want);
+    let (Some(source), Some(target)) = (view::target(giver.primary.0), view::target(receiver.primary.0))
+    else {
+        return Verdict::Pass;
+    };
+    let message =
+        format!("moving {} slots from shard {} to shard {}", slots.len(), giver.index, receiver.index);
+    let action = Action::MigrateSlots { source, target, slots };
+    Verdict::act(Decision::act(action, Reason::Scaling, message))
+}
+
+/// Makes the nodes of a shard that is wanted and stands for nothing yet, at the lowest free index.
+pub(super) fn add_shards(seen: &Observed, want: &Desired) -> Verdict {
+    let recorded = recorded_indices(seen);
+    if recorded.len() >= usize::from(want.shape.shards) {
+        return Verdict::Pass;
+    }
+    let free = (0..=want.shape.shards).find(|index| !recorded.contains(index));
+    free.map_or(Verdict::Pass, |index| {
+        start::replacement_for(seen, want, index, JoinType::Shard, Reason::Scaling)
+    })
+}
+
+/// How many slots each shard has too many or too few, jobs under way counted as done.
+struct Flow {
+    /// By shard index: slots to give (positive) or to receive (negative).
+    surplus: BTreeMap<u16, i32>,
+    /// Givers with a job under way.
+    busy: BTreeSet<u16>,
+    jobs: usize,
+}
+
+impl Flow {
+    fn new(all: &BTreeMap<u16, Shard<'_>>, keep: &BTreeSet<u16>) -> Self {
+        let by_id: BTreeMap<NodeId, u16> =
+            all.values().map(|shard| (shard.primary.1.id, shard.index)).collect();
+        let mut counts: BTreeMap<u16, i32> =
+            all.values().map(|shard| (shard.index, i32::from(shard.slots.len()))).collect();
+        let (mut busy, mut jobs) = (BTreeSet::new(), 0);
+        for shard in all.values() {
+            for job in shard.open_jobs().filter(|job| job.source == Some(shard.primary.1.id)) {
+                jobs += 1;
+                busy.insert(shard.index);
+                let moving = i32::from(job.slots.intersection(&shard.slots).len());
+                *counts.entry(shard.index).or_default() -= moving;
+                if let Some(receiver) = job.target.and_then(|id| by_id.get(&id)) {
+                    *counts.entry(*receiver).or_default() += moving;
+                }
+            }
+        }
+        let surplus = surplus(&counts, keep);
+        Self { surplus, busy, jobs }
+    }
+
+    /// The next move: the fullest idle giver to the emptiest receiver, and how many slots at most.
+    fn next<'a>(&self, all: &'a BTreeMap<u16, Shard<'a>>) -> Option<(&'a Shard<'a>, &'a Shard<'a>, u16)> {
+        if self.jobs >= MAX_JOBS {
+            return None;
+        }
+        let idle = self.surplus.iter().filter(|(index, surplus)| **surplus > 0 && !self.busy.contains(index));
+        let (giver, give) = idle.max_by_key(|(index, surplus)| (**surplus, **index))?;
+        let needy = self.surplus.iter().filter(|(_, surplus)| **surplus < 0);
+        let (receiver, need) = needy.min_by_key(|(index, surplus)| (**surplus, **index))?;
+        let count = u16::try_from((*give).min(-*need)).ok()?;
+        Some((all.get(giver)?, all.get(receiver)?, count))
+    }
+
+    fn under_way(&self) -> Verdict {
+        match self.jobs {
+            0 => Verdict::Pass,
+            jobs => Verdict::wait(Reason::Scaling, format!("{jobs} slot migrations are under way")),
+        }
+    }
+}
+
+/// Surplus of each shard over the even spread: shards that stay share all slots, the others keep none. The remainder
+/// goes to those that hold most, so that as few slots as possible move.
+fn surplus(counts: &BTreeMap<u16, i32>, keep: &BTreeSet<u16>) -> BTreeMap<u16, i32> {
+    let mut staying: Vec<(u16, i32)> = counts
+        .iter()
+        .filter(|(index, _)| keep.contains(index))
+        .map(|(index, count)| (*index, *count))
+        .collect();
+    staying.sort_by_key(|(index, count)| (std::cmp::Reverse(*count), *index));
+    let shards = i32::try_from(staying.len()).unwrap_or(i32::MAX).max(1);
+    let (share, rest) = (i32::from(SLOT_COUNT) / shards, i32::from(SLOT_COUNT) % shards);
+    let targets: BTreeMap<u16, i32> = staying
+        .into_iter()
+        .enumerate()
+        .map(|(rank, (index, _))| {
+            (index, share + i32::from(i32::try_from(rank).is_ok_and(|rank| rank < rest)))
+        })
+        .collect();
+    counts.iter().map(|(index, count)| (*index, count - targets.get(index).copied().unwrap_or(0))).collect()
+}
+
+/// Why a receiver may not get slots yet: it and its replicas must be in sync and published first.
+fn not_ready(receiver: &Shard<'_>, want: &Desired) -> Option<String> {
+    if receiver.synced().count() < usize::from(want.shape.replicas) {
+        return Some(format!("shard {} waits for its replicas before it gets slots", receiver.index));
+    }
+    let published = |member: &crate::model::Member| member.pod.as_ref().is_some_and(|pod| pod.joined);
+    let hidden = receiver.members().find(|(member, _)| !published(member));
+    hidden.map(|(member, _)| format!("{} is not published yet", member.name))
+}
+
+/// The pause after failed jobs of this giver, while it lasts: 1 s doubling, by the giver's own clock.
+fn pause_after_failure(giver: &Shard<'_>) -> Option<String> {
+    let jobs: Vec<&SlotMigration> = giver.primary.1.migrations.iter().flatten().collect();
+    let failures = jobs.iter().take_while(|job| job.state == MigrationState::Failed).count();
+    let last = jobs.first().filter(|_| failures > 0)?;
+    let pause =
+        1i64.checked_shl(u32::try_from(failures - 1).unwrap_or(u32::MAX)).unwrap_or(MAX_PAUSE_SECONDS);
+    let pause = pause.clamp(1, MAX_PAUSE_SECONDS);
+    let now = i64::try_from(giver.primary.1.info.server_time_usec / 1_000_000).unwrap_or(i64::MAX);
+    (now - last.updated < pause).then(|| {
+        format!(
+            "moving slots from shard {} failed {failures} times, trying again after {pause} s: {}",
+            giver.index, last.message
+        )
+    })
+}
+
+/// The first slots of the giver: at most `count`, a batch, and what is estimated at a batch's bytes; at least one.
+fn batch(giver: &Shard<'_>, count: u16, want: &Desired) -> SlotSet {
+    let bytes_per_slot = (giver.primary.1.info.used_memory / u64::from(giver.slots.len().max(1))).max(1);
+    let by_bytes = u16::try_from(want.limits.slot_batch_bytes / bytes_per_slot).unwrap_or(u16::MAX);
+    giver.slots.take(count.min(want.limits.slot_batch).min(by_bytes).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_spread_is_even_moves_conserve_slots_and_an_even_cluster_moves_none(
+            cuts in prop::collection::vec(0..=i32::from(SLOT_COUNT), 0..9),
+            leaving in 0usize..4,
+        ) {
+            let mut bounds = cuts;
+            bounds.extend([0, i32::from(SLOT_COUNT)]);
+            bounds.sort_unstable();
+            let counts: BTreeMap<u16, i32> =
+                (0u16..).zip(bounds.windows(2).map(|pair| pair[1] - pair[0])).collect();
+            let keep: BTreeSet<u16> = counts.keys().copied().skip(leaving.min(counts.len() - 1)).collect();
+            let surplus = surplus(&counts, &keep);
+            prop_assert_eq!(surplus.values().sum::<i32>(), 0);
+            let after: BTreeMap<u16, i32> = counts.iter().map(|(index, count)| (*index, count - surplus[index])).collect();
+            for (index, count) in &after {
+                let share = i32::from(SLOT_COUNT) / i32::try_from(keep.len()).unwrap();
+                if keep.contains(index) {
+                    prop_assert!((share..=share + 1).contains(count), "{after:?}");
+                } else {
+                    prop_assert_eq!(*count, 0);
+                }
+            }
+            prop_assert!(super::surplus(&after, &keep).values().all(|surplus| *surplus == 0), "{after:?}");
+        }
+    }
+}
