@@ -12,7 +12,7 @@ use crate::world::{World, id, world};
 fn outdated(shards: u16, replicas: u16) -> World {
     world(shards, replicas).formed().with(|world| {
         world.all_published();
-        world.want.template.as_mut().unwrap().image = "valkey:next".to_owned();
+        world.want.template.as_mut().unwrap().image = String::from("valkey:next");
     })
 }
 
@@ -21,7 +21,7 @@ fn add_successor(world: &mut World, number: usize, shard: u16, primary: &str) {
     let name = world.add(number, shard).name.clone();
     world.start(&name, number);
     let node = world.node(&name);
-    node.spec.image = "valkey:next".to_owned();
+    node.spec.image = String::from("valkey:next");
     node.spec.lifecycle = Lifecycle::Active;
     (node.primary, node.offset, node.state_ok) = (Some(primary.to_owned()), 100, true);
     world.all_know_all();
@@ -39,7 +39,7 @@ fn given_an_outdated_shard_then_a_successor_is_made_before_anybody_goes() {
 fn given_a_successor_that_is_joining_then_no_second_one_is_made() {
     let world = outdated(3, 1).with(|world| {
         let node = world.add(6, 0);
-        node.spec.image = "valkey:next".to_owned();
+        node.spec.image = String::from("valkey:next");
         node.join = Some(JoinType::Replica);
     });
     assert_eq!(world.plan().action, None);
