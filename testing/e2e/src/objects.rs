@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::discovery::{ApiGroup, Discovery, Scope, verbs};
 use serde_json::Value;
 
 /// Field manager of the tests.
@@ -136,6 +137,28 @@ impl Objects {
         let params = ListParams::default().labels(selector);
         let list = self.api(kind).list(&params).await.with_context(|| format!("list {}", kind.plural))?;
         list.items.into_iter().map(|item| serde_json::to_value(item).context("object as JSON")).collect()
+    }
+
+    /// Every object in the namespace, of every kind that the server lists, with its kind.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not answer.
+    pub async fn everything(&self) -> Result<Vec<(String, Value)>> {
+        let discovery = Discovery::new(self.client.clone()).run().await.context("discover the kinds")?;
+        let mut objects = Vec::new();
+        for (resource, capabilities) in discovery.groups().flat_map(ApiGroup::recommended_resources) {
+            if capabilities.scope != Scope::Namespaced || !capabilities.supports_operation(verbs::LIST) {
+                continue;
+            }
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
+            let list = api.list(&ListParams::default()).await;
+            for object in list.with_context(|| format!("list {}", resource.plural))?.items {
+                objects.push((resource.kind.clone(), serde_json::to_value(object)?));
+            }
+        }
+        Ok(objects)
     }
 
     /// Applies a manifest on the server; `kind` and `metadata.name` are read from it.

@@ -20,6 +20,8 @@ use crate::operator::{self, Operator};
 const LABEL: &str = "end-to-end-scene";
 /// Name of the client Pod.
 pub const CLIENT: &str = "client";
+/// The Deployment, as kubectl names it.
+const DEPLOYMENT: &str = "deployment/valkey-operator";
 /// A Pod without a special image to pull is there within seconds.
 const CLIENT_WITHIN: Duration = Duration::from_mins(2);
 
@@ -132,36 +134,57 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let kubectl = |arguments: &[&str]| {
-            Command::new("kubectl").arg("--kubeconfig").arg(&self.cluster.kubeconfig).args(arguments).output()
-        };
-        if std::thread::panicking() {
-            for arguments in [
-                vec!["-n", &self.name, "get", "valkeyclusters,valkeynodes,pods", "-o", "wide"],
-                vec!["-n", &self.name, "get", "valkeyclusters", "-o", "jsonpath={.items[*].status}"],
-                vec!["-n", &self.name, "get", "events", "--sort-by=.metadata.creationTimestamp"],
-                vec!["-n", operator::NAMESPACE, "get", "pods"],
-                vec![
-                    "-n",
-                    operator::NAMESPACE,
-                    "logs",
-                    "deployment/valkey-operator",
-                    "-c",
-                    "cluster-ctl",
-                    "--tail=40",
-                ],
-            ] {
-                crate::say(&format!("\n$ kubectl {}", arguments.join(" ")));
-                if let Ok(output) = kubectl(&arguments) {
-                    crate::say(&String::from_utf8_lossy(&output.stdout));
-                    crate::say(&String::from_utf8_lossy(&output.stderr));
-                }
+impl Scene {
+    /// What a person would look at first.
+    fn tell(&self) {
+        let name = self.name.as_str();
+        for arguments in [
+            ["-n", name, "get", "valkeyclusters,valkeynodes,pods", "-o", "wide"],
+            ["-n", name, "get", "valkeyclusters", "-o", "jsonpath={.items[*].status}"],
+            ["-n", name, "get", "events", "--sort-by", ".metadata.creationTimestamp"],
+            ["-n", operator::NAMESPACE, "get", "pods", "-o", "wide"],
+        ] {
+            crate::say(&format!("\n$ kubectl {}\n{}", arguments.join(" "), self.output(&arguments)));
+        }
+        for container in operator::CONTAINERS {
+            let log =
+                self.output(&["-n", operator::NAMESPACE, "logs", DEPLOYMENT, "-c", container, "--tail=2000"]);
+            let about: Vec<&str> = log.lines().filter(|line| line.contains(name)).collect();
+            crate::say(&format!("\nlog of {container}, the last lines about this namespace:"));
+            let last = about.len().saturating_sub(30);
+            // The spans only repeat what the fields say.
+            for line in about.into_iter().skip(last) {
+                crate::say(line.split("},\"target\"").next().unwrap_or(line));
             }
         }
+    }
+
+    /// Both outputs of kubectl, without an async runtime.
+    fn output(&self, arguments: &[&str]) -> String {
+        let mut kubectl = Command::new("kubectl");
+        kubectl.arg("--kubeconfig").arg(&self.cluster.kubeconfig).args(arguments);
+        match kubectl.output() {
+            Ok(said) => {
+                String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+            }
+            Err(error) => format!("cannot start kubectl: {error}"),
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell();
+        }
         let selector = format!("{LABEL}={}", self.name);
-        drop(kubectl(&["delete", "valkeyimages,valkeyconfigs,valkeyroles", "-l", &selector, "--wait=false"]));
+        drop(self.output(&[
+            "delete",
+            "valkeyimages,valkeyconfigs,valkeyroles",
+            "-l",
+            &selector,
+            "--wait=false",
+        ]));
     }
 }
 

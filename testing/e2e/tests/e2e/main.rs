@@ -5,7 +5,14 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "an assumption that fails is a failed test"
 )]
 
+mod clients;
+mod collisions;
+mod deletion;
+mod failed_starts;
+mod references;
 mod shapes;
+mod tree;
