@@ -7,6 +7,7 @@
 )]
 
 mod floor;
+mod placement;
 mod presentation;
 mod rules;
 mod storage;
