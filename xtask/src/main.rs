@@ -5,6 +5,8 @@
 mod builds;
 mod command;
 mod demo;
+#[cfg(test)]
+mod docs_links;
 mod kubeconfig;
 mod local;
 mod operator_image;
