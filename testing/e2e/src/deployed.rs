@@ -1,5 +1,6 @@
 //! A `ValkeyCluster`: how it is asked for, and what can be waited for.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use shared::slots::SLOT_COUNT;
 use support::{Probe, eventually};
 
-use crate::objects::{self, Kind, Propagation, condition, condition_is, text};
+use crate::objects::{self, Kind, Propagation, at, condition, condition_is, text};
 use crate::scene::Scene;
 
 /// A cluster before it exists.
@@ -127,19 +128,19 @@ impl Deployed<'_> {
     pub async fn settled(&self, limit: Duration) -> Result<Value> {
         let ready = format!("{0}/{0}", self.members());
         self.until("to settle", limit, |object| {
-            let status = &object["status"];
+            let status = at(object, "/status");
             condition_is(object, "Ready", "True")
                 && condition_is(object, "Progressing", "False")
                 && condition_is(object, "Degraded", "False")
-                && status["observedGeneration"] == object["metadata"]["generation"]
-                && status["state"] == "Active"
-                && status["ready"] == *ready
-                && status["readyNodes"] == self.members()
-                && status["slotsAssigned"] == SLOT_COUNT
-                && status["shards"] == self.shards
-                && status["nodes"].as_array().is_some_and(|nodes| nodes.len() == self.members())
-                && status["targetSpec"].is_null()
-                && status["message"].is_null()
+                && at(status, "/observedGeneration") == at(object, "/metadata/generation")
+                && *at(status, "/state") == "Active"
+                && *at(status, "/ready") == *ready
+                && at(status, "/readyNodes") == self.members()
+                && at(status, "/slotsAssigned") == SLOT_COUNT
+                && at(status, "/shards") == self.shards
+                && at(status, "/nodes").as_array().is_some_and(|nodes| nodes.len() == self.members())
+                && at(status, "/targetSpec").is_null()
+                && at(status, "/message").is_null()
         })
         .await
     }
@@ -152,6 +153,40 @@ impl Deployed<'_> {
     pub async fn says(&self, words: &str, limit: Duration) -> Result<Value> {
         self.until(&format!("to say {words:?}"), limit, |object| {
             text(object, "/status/message").contains(words)
+        })
+        .await
+    }
+
+    /// Waits until there are exactly as many objects of each kind as the cluster needs, each with a living owner.
+    ///
+    /// # Errors
+    ///
+    /// Not within `limit`: the text names what is too much or too little.
+    pub async fn tidy(&self, limit: Duration) -> Result<()> {
+        eventually(&format!("{} to have nothing left over", self.name), limit, || async {
+            let mut owners = BTreeSet::from([self.uid.clone()]);
+            let mut odd = Vec::new();
+            for kind in Kind::MADE {
+                let found = self.list(kind).await?;
+                let wanted = match kind {
+                    Kind::NODE | Kind::POD => self.members(),
+                    Kind::CONFIG_MAP => self.members() + 1,
+                    _ => 1,
+                };
+                if found.len() != wanted {
+                    odd.push(format!("{} of kind {}, not {wanted}", found.len(), kind.name));
+                }
+                let orphans = found
+                    .iter()
+                    .filter(|it| objects::controller_uid(it).is_none_or(|owner| !owners.contains(owner)));
+                odd.extend(
+                    orphans.map(|it| format!("{} {} has no living owner", kind.name, objects::name(it))),
+                );
+                if kind == Kind::NODE {
+                    owners.extend(found.iter().map(|node| text(node, "/metadata/uid").to_owned()));
+                }
+            }
+            Ok(Probe::of(odd.is_empty(), odd.join("; ")))
         })
         .await
     }
@@ -179,7 +214,7 @@ impl Deployed<'_> {
 
 /// A status in a line.
 fn describe(object: &Value) -> String {
-    let status = &object["status"];
+    let status = at(object, "/status");
     let conditions: Vec<String> = ["Ready", "Progressing", "Degraded", "ReferencesResolved"]
         .iter()
         .filter_map(|kind| condition(object, kind))
@@ -195,10 +230,10 @@ fn describe(object: &Value) -> String {
         .collect();
     format!(
         "state {}, ready {}, slots {}, message {}, conditions [{}]",
-        status["state"],
-        status["ready"],
-        status["slotsAssigned"],
-        status["message"],
+        at(status, "/state"),
+        at(status, "/ready"),
+        at(status, "/slotsAssigned"),
+        at(status, "/message"),
         conditions.join("; ")
     )
 }

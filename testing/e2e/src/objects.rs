@@ -235,6 +235,11 @@ pub fn merge(value: &mut Value, patch: &Value) {
     }
 }
 
+/// The value at a JSON pointer, null if there is none.
+pub fn at<'a>(object: &'a Value, pointer: &str) -> &'a Value {
+    object.pointer(pointer).unwrap_or(&Value::Null)
+}
+
 /// The text at a JSON pointer, empty if there is none.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()

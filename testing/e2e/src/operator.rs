@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::{Cluster, Probe, eventually};
 use tokio::sync::OnceCell;
 
-use crate::objects::{Kind, Objects, condition_is, name, text};
+use crate::objects::{Kind, Objects, at, condition_is, name, text};
 
 /// Where the manifest puts the operator.
 pub const NAMESPACE: &str = "valkey-operator";
@@ -109,7 +109,7 @@ impl Operator {
                 && number("/status/availableReplicas") == wanted
                 && pods.len() == usize::try_from(wanted).unwrap_or(usize::MAX)
                 && pods.iter().all(|pod| condition_is(pod, "Ready", "True"));
-            Ok(Probe::of(done, format!("status {}, {} Pods", deployment["status"], pods.len())))
+            Ok(Probe::of(done, format!("status {}, {} Pods", at(&deployment, "/status"), pods.len())))
         })
         .await
     }

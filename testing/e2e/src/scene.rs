@@ -13,7 +13,7 @@ use support::{Cluster, Kubectl, TestNamespace, eventually};
 
 use crate::audit::{self, AuditLog};
 use crate::deployed::Blueprint;
-use crate::objects::{Kind, Objects, condition_is};
+use crate::objects::{Kind, Objects, at, condition_is, text};
 use crate::operator::{self, Operator};
 
 /// Label on the menu objects of a scene.
@@ -90,7 +90,7 @@ impl Scene {
         }
         eventually("the client Pod to be ready", CLIENT_WITHIN, || async {
             let pod = self.objects.get(Kind::POD, CLIENT).await?;
-            Ok(Probe::of(condition_is(&pod, "Ready", "True"), pod["status"].to_string()))
+            Ok(Probe::of(condition_is(&pod, "Ready", "True"), at(&pod, "/status").to_string()))
         })
         .await
     }
@@ -113,11 +113,11 @@ impl Scene {
     /// The API server does not answer.
     pub async fn events(&self, name: &str) -> Result<Vec<(String, String, String)>> {
         let all = self.objects.list(Kind::EVENT, "").await?;
-        let field = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        let field = |event: &Value, pointer: &str| text(event, pointer).to_owned();
         Ok(all
             .iter()
-            .filter(|event| event["regarding"]["name"] == name)
-            .map(|event| (field(event, "type"), field(event, "reason"), field(event, "note")))
+            .filter(|event| text(event, "/regarding/name") == name)
+            .map(|event| (field(event, "/type"), field(event, "/reason"), field(event, "/note")))
             .collect())
     }
 

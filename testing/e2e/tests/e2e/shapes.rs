@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use test_e2e::{Kind, Scene};
+use test_e2e::{Deployed, Kind, Scene};
 
 /// Names and sizes: shards and replicas of each.
 const SHAPES: [(&str, usize, usize); 7] = [
@@ -35,7 +35,7 @@ async fn clusters_of_every_shape_settle_side_by_side_and_know_no_member_of_each_
         // Every view lists exactly the cluster's own members.
         cluster.whole(Duration::from_secs(10)).await.unwrap();
     }
-    let members: usize = clusters.iter().map(|cluster| cluster.members()).sum();
+    let members: usize = clusters.iter().map(Deployed::members).sum();
     assert_eq!(scene.objects.list(Kind::NODE, "").await.unwrap().len(), members);
     scene.finish().unwrap();
 }

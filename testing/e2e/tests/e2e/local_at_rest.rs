@@ -1,0 +1,76 @@
+//! What a settled cluster costs: no writes, next to no reads, little memory. Read from the audit log and the machine.
+
+use std::time::Duration;
+
+use test_e2e::audit::{self, AuditLog, Request};
+use test_e2e::objects::{condition_is, text};
+use test_e2e::{Probe, Scene, eventually, processes};
+
+/// How long the operator is watched.
+const WATCHED: Duration = Duration::from_mins(1);
+/// Requests that read in that time, the renewal of watches included.
+const MOST_READS: usize = 12;
+/// Memory of the three programs together that the kernel could not drop and read again from their files.
+const MOST_MEMORY: u64 = 40 * 1024 * 1024;
+
+#[tokio::test]
+async fn a_settled_cluster_costs_no_writes_and_next_to_no_reads() {
+    let scene = Scene::new("rest").await.unwrap();
+    let cluster = scene.blueprint("rest", 3, 1).create().await.unwrap();
+    cluster.settled(Duration::from_mins(1)).await.unwrap();
+    let applied = |object: &serde_json::Value| condition_is(object, "ACLApplied", "True");
+    cluster.until("to have its ACL applied", Duration::from_secs(95), applied).await.unwrap();
+    let mut log = AuditLog::from_here(&audit::required().unwrap()).unwrap();
+    let mut requests = Vec::new();
+    // Waiting in vain for the first write is the test.
+    let waited = eventually("a write", WATCHED, || {
+        let new = log.read();
+        let seen = new.map(|new| {
+            requests.extend(new.into_iter().filter(|request| request.concerns(&scene.name)));
+            requests.iter().filter(|request| request.is_write()).count()
+        });
+        async move { Ok(Probe::of(seen? > 0, "none")) }
+    })
+    .await;
+    test_e2e::say(&format!("requests in {WATCHED:?}:\n{}", audit::summary(&requests)));
+    assert!(waited.is_err(), "{requests:#?}");
+    let reads = requests.iter().filter(|request| !request.is_write()).count();
+    assert!(reads <= MOST_READS, "{reads} reads");
+    scene.finish().unwrap();
+}
+
+#[tokio::test]
+async fn the_three_programs_need_less_than_forty_mebibytes_of_their_own() {
+    let scene = Scene::new("memory").await.unwrap();
+    let cluster = scene.blueprint("memory", 3, 1).create().await.unwrap();
+    cluster.settled(Duration::from_mins(1)).await.unwrap();
+    let mut sum = 0;
+    for pod in scene.operator.pods().await.unwrap() {
+        for process in processes::of_pod(text(&pod, "/metadata/uid")).unwrap() {
+            let (resident, own) = (process.resident_memory().unwrap(), process.anonymous_memory().unwrap());
+            let kib = |bytes: u64| bytes / 1024;
+            test_e2e::say(&format!("{}: {} KiB, {} of its own", process.program, kib(resident), kib(own)));
+            sum += own;
+        }
+    }
+    assert!(sum > 0, "no process found");
+    assert!(sum <= MOST_MEMORY, "{sum} bytes");
+    scene.finish().unwrap();
+}
+
+#[tokio::test]
+async fn no_request_of_a_whole_life_is_refused_for_want_of_a_permission() {
+    let mut log = AuditLog::from_here(&audit::required().unwrap()).unwrap();
+    let scene = Scene::new("permissions").await.unwrap();
+    let cluster = scene.blueprint("life", 2, 1).create().await.unwrap();
+    cluster.settled(Duration::from_mins(1)).await.unwrap();
+    cluster.edit(&serde_json::json!({ "podAnnotations": { "team": "a" } })).await.unwrap();
+    cluster.settled(Duration::from_secs(20)).await.unwrap();
+    cluster.delete(test_e2e::objects::Propagation::Background).await.unwrap();
+    cluster.gone(Duration::from_secs(30)).await.unwrap();
+    let requests = log.read().unwrap();
+    assert!(requests.iter().any(Request::is_write), "the audit log shows nothing");
+    let denied: Vec<&Request> = requests.iter().filter(|request| request.is_denied()).collect();
+    assert!(denied.is_empty(), "{denied:#?}");
+    scene.finish().unwrap();
+}
