@@ -12,6 +12,9 @@ use crate::model::Millis;
 use crate::ports::{ClusterKey, World};
 use crate::words::Reason;
 
+/// Shortest time between two logged heartbeats of one cluster, milliseconds; wakes between them are not worth a line.
+const HEARTBEAT_MILLIS: i64 = 10_000;
+
 /// Of all clusters.
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<BTreeMap<ClusterKey, Entry>>);
@@ -26,6 +29,8 @@ struct Entry {
     failover: Option<(NodeId, Millis)>,
     /// What was told last.
     told: Option<(Reason, String)>,
+    /// When the heartbeat was last logged.
+    heartbeat: Option<Millis>,
     /// Passwords last read from the auth Secret of the cluster of this UID.
     passwords: Option<(String, Passwords)>,
 }
@@ -78,6 +83,17 @@ impl Memory {
         let news = entry.told != now;
         entry.told = now;
         news
+    }
+
+    /// Whether the heartbeat of a settled cluster should be logged again; remembers it as logged.
+    pub fn heartbeat_is_due(&self, key: &ClusterKey, now: Millis) -> bool {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        let due = entry.heartbeat.is_none_or(|last| (now.0 - last.0).abs() >= HEARTBEAT_MILLIS);
+        if due {
+            entry.heartbeat = Some(now);
+        }
+        due
     }
 
     /// Keeps the passwords that the auth Secret of the cluster `uid` holds.

@@ -176,6 +176,8 @@ pub struct Pod {
     pub zone: Option<String>,
     /// Its deletion was asked for.
     pub deleting: bool,
+    /// Its deletion should have ended by now, grace and all: its kubelet does not act.
+    pub overdue: bool,
     /// State of the container `valkey`.
     pub container: Container,
     /// The scheduler's words while it cannot place the pod.

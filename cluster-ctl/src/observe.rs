@@ -19,6 +19,9 @@ use crate::model::{
 };
 use crate::ports::{Kube, KubeError, Server, ServerTls, Valkey, World};
 
+/// Time past the end of its grace period after which a Pod's deletion counts as stuck, milliseconds.
+const OVERDUE_MILLIS: i64 = 5_000;
+
 /// How to reach the servers of a cluster.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -59,7 +62,7 @@ pub async fn observe<K: Kube, V: Valkey>(
     let cluster = read_cluster(world);
     let mut members = BTreeMap::new();
     for node in &world.nodes {
-        let mut member = read_member(node, world);
+        let mut member = read_member(node, world, now);
         if member.pod.is_none()
             && let Some(record) = &member.recorded_pod
         {
@@ -67,7 +70,7 @@ pub async fn observe<K: Kube, V: Valkey>(
             let live = kube.live_pod(&cluster.namespace, &member.name).await?;
             let live = live.filter(|pod| pod.metadata.uid.as_deref() == Some(record.uid.as_str()));
             member.pod_vanished = live.is_none();
-            member.pod = live.as_ref().and_then(|pod| read_pod(pod, node, world));
+            member.pod = live.as_ref().and_then(|pod| read_pod(pod, node, world, now));
         }
         members.insert(member.name.clone(), member);
     }
@@ -135,7 +138,7 @@ pub fn shape(shards: i32, replicas: i32) -> Shape {
     Shape { shards: bounded(shards), replicas: bounded(replicas) }
 }
 
-fn read_member(node: &ValkeyNode, world: &World) -> Member {
+fn read_member(node: &ValkeyNode, world: &World, now: Millis) -> Member {
     let meta = &node.metadata;
     let name = meta.name.clone().unwrap_or_default();
     let status = node.status.as_ref();
@@ -154,7 +157,7 @@ fn read_member(node: &ValkeyNode, world: &World) -> Member {
             .and_then(|status| status.node_id.as_ref())
             .and_then(|id| id.parse::<NodeId>().ok()),
         recorded_pod: status.and_then(|status| status.pod.as_ref()).map(read_record),
-        pod: world.pods.get(&name).and_then(|pod| read_pod(pod, node, world)),
+        pod: world.pods.get(&name).and_then(|pod| read_pod(pod, node, world, now)),
         pod_vanished: false,
         answer: Answer::NotAsked,
         name,
@@ -171,7 +174,7 @@ fn read_record(record: &shared::api::PodRecord) -> PodRecord {
 }
 
 /// The Pod of `node`, unless it belongs to somebody else.
-fn read_pod(pod: &core::Pod, node: &ValkeyNode, world: &World) -> Option<Pod> {
+fn read_pod(pod: &core::Pod, node: &ValkeyNode, world: &World, now: Millis) -> Option<Pod> {
     let owner =
         pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     if node.metadata.uid.as_deref() != Some(owner.uid.as_str()) {
@@ -189,6 +192,12 @@ fn read_pod(pod: &core::Pod, node: &ValkeyNode, world: &World) -> Option<Pod> {
         zone: machine.as_ref().and_then(|machine| world.zones.get(machine).cloned()),
         machine,
         deleting: pod.metadata.deletion_timestamp.is_some(),
+        // The timestamp is the end of the grace period, not the moment of the request.
+        overdue: pod
+            .metadata
+            .deletion_timestamp
+            .as_ref()
+            .is_some_and(|end| now.0 > end.0.as_millisecond() + OVERDUE_MILLIS),
         container: read_container(status),
         unschedulable,
         joined: conditions()

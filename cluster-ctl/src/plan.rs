@@ -51,6 +51,7 @@ const REPAIR: &[Rule] = &[
     stability::restore_members,
     join::finish_joins,
     retire::finish_leaving,
+    rolling::evacuate,
 ];
 
 /// Planned work, asked only while nothing is under repair.

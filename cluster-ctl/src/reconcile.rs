@@ -21,7 +21,7 @@ use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
 use crate::publish;
 use crate::status;
-use crate::tell::tell;
+use crate::tell::{tell_action, tell_wait};
 use crate::upkeep::{nodes, objects, pods};
 use crate::words::Reason;
 
@@ -187,7 +187,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         Ok((want, publication.map(|publication| publication.revision)))
     }
 
-    /// Executes the action, if any, tells of the decision, and shows the status.
+    /// Executes the action, if any, tells of it or of the wait, and shows the status.
     async fn carry_out(
         &self,
         key: &ClusterKey,
@@ -197,10 +197,10 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         access: Option<&Access>,
         decision: &Decision,
     ) -> Result<Next, TickError> {
-        tell(&self.kube, &self.memory, key, &world.cluster, seen, decision).await;
         let status = status::derive(&world.cluster, seen, want, decision, &build::time(seen.now));
         self.metrics.show(key, seen, &status);
         let Some(action) = &decision.action else {
+            tell_wait(&self.kube, &self.memory, key, &world.cluster, seen, decision).await;
             if !status::same(world.cluster.status.as_ref(), &status) {
                 match self.kube.save_status(&world.cluster, &status).await {
                     Ok(saved) => self.memory.saved(key, &world.cluster, saved),
@@ -220,6 +220,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         self.metrics.acted(action, &outcome);
         if let Action::Failover { from, .. } = action {
             self.memory.failed_over(key, *from, seen.now);
+        }
+        if outcome == Outcome::Done {
+            tell_action(&self.kube, key, &world.cluster, action, decision).await;
         }
         match outcome {
             Outcome::Done => return Ok(Next::After(self.pace(decision.pace))),

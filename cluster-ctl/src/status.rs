@@ -106,13 +106,13 @@ impl Facts {
         let replicas = |primary: &NodeReport| {
             seen.reports().filter(|(_, report)| sync_state(report, primary).is_synced()).count()
         };
+        // More than asked for is no lack: while rolling a shard has one more.
         let replicated =
-            owners.iter().all(|(_, report)| replicas(report) == usize::from(want.shape.replicas));
-        let active = seen.members.values().all(|member| member.spec.lifecycle == Lifecycle::Active);
+            owners.iter().all(|(_, report)| replicas(report) >= usize::from(want.shape.replicas));
         Self {
             shards: owners.len(),
             slots_assigned: owners.iter().map(|(_, report)| report.cluster.slots_assigned).max().unwrap_or(0),
-            whole: owners.len() == wanted && agreeing > wanted / 2 && replicated && active,
+            whole: owners.len() == wanted && agreeing > wanted / 2 && replicated && seen.formed(),
         }
     }
 }

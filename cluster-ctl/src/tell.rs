@@ -1,5 +1,7 @@
 //! What is said of a tick: one log line and one event per action, and each wait when it changes. At rest a heartbeat.
 
+use std::collections::BTreeSet;
+
 use shared::api::ValkeyCluster;
 use shared::events::Notice;
 use shared::valkey::commands::FailoverKind;
@@ -7,12 +9,29 @@ use tracing::{info, warn};
 
 use crate::action::{Action, Decision};
 use crate::memory::Memory;
-use crate::model::Observed;
+use crate::model::{Member, Observed};
 use crate::ports::{ClusterKey, Kube};
 use crate::words::Reason;
 
-/// Tells of `decision`, quiet when nothing is new.
-pub async fn tell<K: Kube>(
+/// Tells of an action that was taken.
+pub async fn tell_action<K: Kube>(
+    kube: &K,
+    key: &ClusterKey,
+    cluster: &ValkeyCluster,
+    action: &Action,
+    decision: &Decision,
+) {
+    log_action(key, action, decision);
+    // The snapshot is bookkeeping: what follows from it is told.
+    if matches!(action, Action::TakeSnapshot { .. }) {
+        return;
+    }
+    let make = if decision.reason.is_trouble() { Notice::warning } else { Notice::normal };
+    kube.notify(cluster, &make(decision.reason.as_str(), action.kind(), decision.message.as_str())).await;
+}
+
+/// Tells of a decision to wait or to rest, quiet when nothing is new.
+pub async fn tell_wait<K: Kube>(
     kube: &K,
     memory: &Memory,
     key: &ClusterKey,
@@ -20,26 +39,12 @@ pub async fn tell<K: Kube>(
     seen: &Observed,
     decision: &Decision,
 ) {
-    let news = memory.is_news(key, decision.reason, &decision.message);
-    if let Some(action) = &decision.action {
-        log_action(key, action, decision);
-        // The snapshot is bookkeeping: what follows from it is told.
-        if !matches!(action, Action::TakeSnapshot { .. }) {
-            let make = if decision.reason.is_trouble() { Notice::warning } else { Notice::normal };
-            kube.notify(cluster, &make(decision.reason.as_str(), action.kind(), decision.message.as_str()))
-                .await;
-        }
-        return;
+    if decision.reason == Reason::Settled && memory.heartbeat_is_due(key, seen.now) {
+        let shards: BTreeSet<u16> = seen.members.values().map(Member::shard_index).collect();
+        let (shards, nodes) = (shards.len(), seen.members.len());
+        info!(cluster_name = %key.name, namespace = %key.namespace, shards, nodes, "active tick");
     }
-    if decision.reason == Reason::Settled {
-        let shards = seen
-            .members
-            .values()
-            .map(crate::model::Member::shard_index)
-            .collect::<std::collections::BTreeSet<_>>();
-        info!(cluster_name = %key.name, namespace = %key.namespace, shards = shards.len(), nodes = seen.members.len(), "active tick");
-    }
-    if !news {
+    if !memory.is_news(key, decision.reason, &decision.message) {
         return;
     }
     let (reason, detail) = (decision.reason, decision.message.as_str());

@@ -24,6 +24,10 @@ pub enum Reason {
     PodUnschedulable,
     /// A container cannot start (image pull, crash, bad directive); the message has the real words.
     PodNotStarting,
+    /// A member's Pod is being deleted while its server still runs.
+    PodTerminating,
+    /// A member that Kubernetes gave up and that still runs is being replaced.
+    Evacuating,
     /// The server in a Running pod does not answer yet.
     NodesStarting,
     /// A node holds keys, slots or peers that are not of this cluster's plan; it is replaced, never merged.
@@ -110,6 +114,8 @@ impl Reason {
             Self::PodsStarting => "PodsStarting",
             Self::PodUnschedulable => "PodUnschedulable",
             Self::PodNotStarting => "PodNotStarting",
+            Self::PodTerminating => "PodTerminating",
+            Self::Evacuating => "Evacuating",
             Self::NodesStarting => "NodesStarting",
             Self::ForeignNode => "ForeignNode",
             Self::AuthRejected => "AuthRejected",
@@ -147,6 +153,21 @@ impl Reason {
             Self::SafetyRefused => "SafetyRefused",
             Self::CallFailed => "CallFailed",
         }
+    }
+
+    /// The engine or Kubernetes ends it within moments: worth looking again soon.
+    pub fn is_brief(self) -> bool {
+        matches!(
+            self,
+            Self::NodesStarting
+                | Self::NodesMeeting
+                | Self::ReplicasSyncing
+                | Self::ClusterForming
+                | Self::Scaling
+                | Self::Rolling
+                | Self::Retiring
+                | Self::PromotingReplica
+        )
     }
 
     /// Something holds progress up that time alone may not end: it fills `status.message` and, as a change, an event.

@@ -61,6 +61,11 @@ fn prepare(seen: &Observed, want: &Desired) -> Option<Decision> {
             message,
         ));
     }
+    // Before a cluster is formed nothing is made of what does not resolve.
+    let unresolved = want.template.as_ref().err().or(want.acl.as_ref().err());
+    if let Some(words) = unresolved.filter(|_| !seen.objects.ready() || seen.members.is_empty()) {
+        return Some(Decision::wait(Reason::ReferencesUnresolved, words.clone(), Pace::Heartbeat));
+    }
     if !seen.objects.ready() || !seen.cluster.finalizer {
         return Some(Decision::wait(
             Reason::PreparingObjects,
@@ -231,6 +236,11 @@ impl<'a> Plan<'a> {
 
     /// Waits until every node says ok, all slots are served, and every replica is synced.
     fn await_ok(&self) -> Option<Decision> {
+        let terminating =
+            self.seen.staying().find(|member| member.pod.as_ref().is_some_and(|pod| pod.deleting));
+        if let Some(member) = terminating {
+            return Some(Decision::wait(Reason::PodTerminating, view::terminating_words(member), Pace::Wait));
+        }
         let copying: Vec<&str> = self
             .replicas()
             .filter(|(_, report, primary)| !sync_state(report, primary).is_synced())

@@ -48,7 +48,7 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
     if primary.1.id == report.id {
         return join_as_primary(seen, member, report, target, all.values());
     }
-    join_as_replica(seen, member, (report, target), primary)
+    join_as_replica(seen, member, (report, target), primary, all.values())
 }
 
 /// Why a joiner is not needed any more.
@@ -98,32 +98,27 @@ fn join_as_primary<'s, 'a: 's>(
     member: &Member,
     report: &NodeReport,
     target: Target,
-    mut all: impl Iterator<Item = &'s Shard<'a>>,
+    all: impl Iterator<Item = &'s Shard<'a>>,
 ) -> Verdict {
     if known_to_majority(seen, report.id) {
         return activate(member, "is known to a majority");
     }
-    let seed = all.find(|shard| !shard.slots.is_empty() && shard.primary.1.id != report.id);
-    let Some((seed, seed_report)) = seed.map(|shard| shard.primary) else {
-        return waiting(member, Reason::NodesMeeting, "waits for a primary to be introduced to");
-    };
-    introduce(member, report, target, seed, seed_report)
+    introduce(member, report, target, all)
 }
 
-fn join_as_replica(
+fn join_as_replica<'s, 'a: 's>(
     seen: &Observed,
     member: &Member,
     (report, target): (&NodeReport, Target),
     (primary, primary_report): (&Member, &NodeReport),
+    all: impl Iterator<Item = &'s Shard<'a>>,
 ) -> Verdict {
+    let acquainted = primary_report.line(report.id).is_some() && report.line(primary_report.id).is_some();
+    if !acquainted || !known_to_majority(seen, report.id) {
+        return introduce(member, report, target, all);
+    }
     if !known_to_majority(seen, primary_report.id) {
         return waiting(member, Reason::NodesMeeting, "waits until its primary has joined");
-    }
-    if primary_report.line(report.id).is_none() {
-        return introduce(member, report, target, primary, primary_report);
-    }
-    if report.line(primary_report.id).is_none() || !known_to_majority(seen, report.id) {
-        return waiting(member, Reason::NodesMeeting, "is not known to a majority of primaries yet");
     }
     match sync_state(report, primary_report) {
         Sync::Elsewhere => {
@@ -138,20 +133,21 @@ fn join_as_replica(
     }
 }
 
-fn introduce(
+/// One slot owner a tick hears of the newcomer. Gossip alone would do it from one, only ten times slower.
+fn introduce<'s, 'a: 's>(
     member: &Member,
     report: &NodeReport,
     target: Target,
-    seed: &Member,
-    seed_report: &NodeReport,
+    all: impl Iterator<Item = &'s Shard<'a>>,
 ) -> Verdict {
-    if seed_report.line(report.id).is_some() {
-        return waiting(member, Reason::NodesMeeting, "is not known to a majority of primaries yet");
-    }
-    if seed_report.nodes.iter().any(|line| line.flags.handshake) {
+    let greets = |report: &NodeReport| report.nodes.iter().any(|line| line.flags.handshake);
+    let seed = all
+        .filter(|shard| !shard.slots.is_empty() && shard.primary.1.id != report.id)
+        .map(|shard| shard.primary)
+        .find(|(_, seed)| seed.line(report.id).is_none() && !greets(seed));
+    let Some(seed) = seed.and_then(|(seed, _)| view::target(seed)) else {
         return waiting(member, Reason::NodesMeeting, "is being introduced");
-    }
-    let Some(seed) = view::target(seed) else { return Verdict::Pass };
+    };
     let message = format!("introducing {} to {}", member.name, seed.node.name);
     let action = Action::Meet { seed, others: vec![target] };
     Verdict::act(Decision::act(action, Reason::MeetingNodes, message))

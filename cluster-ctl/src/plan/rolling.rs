@@ -1,84 +1,130 @@
-//! Rolling: nodes whose spec is outdated are replaced, one shard at a time, new before old, one hand-over per shard.
+//! Replacing live members: nodes whose spec is outdated, and nodes that Kubernetes gave up although they still run.
+//! One shard at a time, new before old, one hand-over per shard.
 
 use shared::api::{JoinType, Lifecycle};
+use shared::valkey::commands::FailoverKind;
 
 use super::outdated::is_outdated;
 use super::shards::{Shard, kept, shards};
 use super::{Verdict, retire, start, view};
-use crate::action::{Action, Decision};
+use crate::action::{Action, Decision, Wait};
 use crate::model::{Desired, Member, Observed};
 use crate::words::Reason;
 
-/// The next step of the lowest shard that has an outdated member.
-///
-/// A new node joins as a replica and syncs; only above the target is an outdated replica retired; when only the
-/// primary is outdated it hands over to an up-to-date replica and is retired as one. So the shard is never below its
-/// target, and clients see one hand-over.
+/// Nodes with an outdated spec.
 pub(super) fn roll(seen: &Observed, want: &Desired) -> Verdict {
     let Ok(template) = &want.template else { return Verdict::Pass };
-    let keep = kept(seen, want);
-    let all = shards(seen);
-    // A Leaving member that still owns slots was promoted after it was marked.
-    let outdated =
-        |member: &Member| is_outdated(&member.spec, template) || member.spec.lifecycle == Lifecycle::Leaving;
-    let Some(shard) = all
-        .values()
-        .filter(|shard| keep.contains(&shard.index))
-        .find(|shard| shard.members().any(|(member, _)| outdated(member)))
-    else {
-        return Verdict::Pass;
-    };
-    if shard.open_jobs().next().is_some() {
-        return Verdict::wait(
-            Reason::Rolling,
-            format!("shard {} waits for its slot migrations", shard.index),
-        );
-    }
-    let serving = shard.synced().count();
-    let target = usize::from(want.shape.replicas);
-    if serving <= target {
-        return start::replacement_for(seen, want, shard.index, JoinType::Replica, Reason::Rolling);
-    }
-    let replica =
-        shard.synced().filter(|(member, _)| outdated(member)).max_by_key(|(member, _)| member.name.clone());
-    if let Some((member, _)) = replica {
-        return retire::begin(member, Reason::Rolling, "its spec is outdated and its successor is in sync");
-    }
-    hand_over(seen, want, shard, template)
+    let goes = |member: &Member| is_outdated(&member.spec, template);
+    Replacement { seen, want, goes: &goes, reason: Reason::Rolling, why: "its spec is outdated" }.step()
 }
 
-/// The coordinated hand-over of an outdated primary to an up-to-date, synced, published replica.
-fn hand_over(
-    seen: &Observed,
-    want: &Desired,
-    shard: &Shard<'_>,
-    template: &shared::api::ValkeyNodeSpec,
-) -> Verdict {
-    let (primary, report) = shard.primary;
-    let fit: Vec<&Member> = shard
-        .synced()
-        .map(|(member, _)| member)
-        .filter(|member| !is_outdated(&member.spec, template))
-        .filter(|member| member.pod.as_ref().is_some_and(|pod| pod.joined && !pod.deleting))
-        .collect();
-    let others: Vec<&Member> = shards(seen)
-        .values()
-        .filter(|other| other.index != shard.index)
-        .map(|other| other.primary.0)
-        .collect();
-    let Some(on) = view::least_crowded(&fit, &others).and_then(view::target) else {
-        return Verdict::wait(
-            Reason::Rolling,
-            format!("shard {} waits until its new replica is published", shard.index),
-        );
+/// Members that Kubernetes gave up although they still run: a Pod that should have ended by now (a dead kubelet), or a
+/// Leaving member that was promoted after it was marked. A Pod that is only being deleted is left to its own end.
+pub(super) fn evacuate(seen: &Observed, want: &Desired) -> Verdict {
+    let goes = |member: &Member| {
+        let promoted = member.spec.lifecycle == Lifecycle::Leaving
+            && member.recorded_id.is_some_and(|id| !view::slots_of(seen, id).is_empty());
+        promoted || member.pod.as_ref().is_some_and(|pod| pod.overdue)
     };
-    if seen.handed_over_lately(report.id, want.patience.hand_over_millis) {
-        return Verdict::wait(Reason::Rolling, format!("shard {} is handing over", shard.index));
+    let replacement =
+        Replacement { seen, want, goes: &goes, reason: Reason::Evacuating, why: "Kubernetes gave it up" };
+    match replacement.step() {
+        Verdict::Pass => {
+            let ending = seen.staying().filter(|member| {
+                member.report().is_some()
+                    && member.pod.as_ref().is_some_and(|pod| pod.deleting && !pod.overdue)
+            });
+            let waits: Vec<Wait> = ending
+                .map(|member| Wait {
+                    reason: Reason::PodTerminating,
+                    message: view::terminating_words(member),
+                })
+                .collect();
+            if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
+        }
+        verdict => verdict,
     }
-    let message = format!("{} hands over to {}", primary.name, on.node.name);
-    let action =
-        Action::Failover { kind: shared::valkey::commands::FailoverKind::Planned, on, from: report.id };
-    Verdict::act(Decision::act(action, Reason::Rolling, message))
+}
+
+/// The replacement of the members that `goes` names.
+struct Replacement<'a> {
+    seen: &'a Observed,
+    want: &'a Desired,
+    goes: &'a dyn Fn(&Member) -> bool,
+    reason: Reason,
+    why: &'a str,
+}
+
+impl Replacement<'_> {
+    /// The next step of the lowest shard that has a member to go.
+    ///
+    /// A new node joins as a replica and syncs; only above the target is a replica retired; when only the primary is to
+    /// go it hands over to a replica that stays and is retired as one. So the shard is never below its target, and
+    /// clients see one hand-over.
+    fn step(&self) -> Verdict {
+        let keep = kept(self.seen, self.want);
+        let all = shards(self.seen);
+        let mut kept_shards = all.values().filter(|shard| keep.contains(&shard.index));
+        let Some(shard) = kept_shards.find(|shard| shard.members().any(|(member, _)| (self.goes)(member)))
+        else {
+            return Verdict::Pass;
+        };
+        let wait = |what: &str| Verdict::wait(self.reason, format!("shard {} {what}", shard.index));
+        if shard.open_jobs().next().is_some() {
+            return wait("waits for its slot migrations");
+        }
+        let serving = shard.synced().filter(|(member, _)| self.serves(member)).count();
+        let target = usize::from(self.want.shape.replicas);
+        if serving <= target {
+            // Whoever is on the way to sync counts: a second successor would be one too many.
+            if self.present(shard) > target + 1 {
+                return wait("waits until its replicas are in sync");
+            }
+            return start::replacement_for(self.seen, self.want, shard.index, JoinType::Replica, self.reason);
+        }
+        let replica = shard.synced().map(|(member, _)| member).filter(|member| (self.goes)(member));
+        if let Some(member) = replica.max_by_key(|member| member.name.clone()) {
+            return retire::begin(member, self.reason, &format!("{} and its successor is in sync", self.why));
+        }
+        self.hand_over(shard, wait)
+    }
+
+    /// A Pod past its end may go at any moment: it does not count as a copy.
+    fn serves(&self, member: &Member) -> bool {
+        self.reason != Reason::Evacuating || !(self.goes)(member)
+    }
+
+    /// Members of the shard that live and stay.
+    fn present(&self, shard: &Shard<'_>) -> usize {
+        let of_shard = self.seen.staying().filter(|member| member.shard_index() == shard.index);
+        of_shard
+            .filter(|member| member.spec.lifecycle != Lifecycle::Leaving && !member.verified_dead())
+            .filter(|member| member.name == shard.primary.0.name || self.serves(member))
+            .count()
+    }
+
+    /// The coordinated hand-over of the primary to a replica that stays, is in sync and published.
+    fn hand_over(&self, shard: &Shard<'_>, wait: impl Fn(&str) -> Verdict) -> Verdict {
+        let (primary, report) = shard.primary;
+        let fit: Vec<&Member> = shard
+            .synced()
+            .map(|(member, _)| member)
+            .filter(|member| !(self.goes)(member))
+            .filter(|member| member.pod.as_ref().is_some_and(|pod| pod.joined && !pod.deleting))
+            .collect();
+        let all = shards(self.seen);
+        let others: Vec<&Member> =
+            all.values().filter(|other| other.index != shard.index).map(|other| other.primary.0).collect();
+        let Some(on) = view::least_crowded(&fit, &others).and_then(view::target) else {
+            return wait("waits until its new replica is published");
+        };
+        if self.seen.handed_over_lately(report.id, self.want.patience.hand_over_millis) {
+            return wait("is handing over");
+        }
+        let message = format!("{} hands over to {}", primary.name, on.node.name);
+        let action = Action::Failover { kind: FailoverKind::Planned, on, from: report.id };
+        Verdict::act(Decision::act(action, self.reason, message))
+    }
 }
 
 /// Replicas beyond the target in a shard that is not rolling. Never the only one in sync while one is wanted.

@@ -58,6 +58,9 @@ fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String>
     if member.pod_vanished {
         return Some("lost its Pod".to_owned());
     }
+    if member.pod.as_ref().is_some_and(|pod| pod.deleting) {
+        return Some("has a Pod that is being deleted".to_owned());
+    }
     let report = member.report()?;
     if member.recorded_id.is_some_and(|id| id != report.id) {
         return Some("answers with another node ID than the one recorded".to_owned());

@@ -94,6 +94,11 @@ fn is_start_failure(reason: &str) -> bool {
     )
 }
 
+/// What is said of a member whose Pod is being deleted while its server still runs.
+pub(crate) fn terminating_words(member: &Member) -> String {
+    format!("the Pod of {} is being deleted; its place is filled when its process has ended", member.name)
+}
+
 /// Why a running member cannot be used yet: it is silent, or refuses our password.
 pub(crate) fn answer_wait(member: &Member) -> Option<Wait> {
     let name = &member.name;
@@ -133,6 +138,10 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
     }
     match waits.first().cloned() {
         None => Decision::settled(),
-        Some(Wait { reason, message }) => Decision { action: None, reason, message, waits, pace: Pace::Wait },
+        Some(Wait { reason, message }) => {
+            let brief = waits.iter().all(|wait| wait.reason.is_brief());
+            let pace = if brief { Pace::Quick } else { Pace::Wait };
+            Decision { action: None, reason, message, waits, pace }
+        }
     }
 }

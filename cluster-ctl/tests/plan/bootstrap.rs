@@ -352,3 +352,31 @@ fn given_a_recorded_end_then_the_node_counts_as_dead_even_when_its_pod_is_gone()
     });
     assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-02"));
 }
+
+#[test]
+fn given_an_acl_that_does_not_resolve_then_its_exact_words_are_shown_and_nothing_is_made() {
+    let words = "ValkeyRole \"reader\" not found (referenced by user \"app\")";
+    let decision = world(3, 1)
+        .snapshot()
+        .with(|world| {
+            world.want.acl = Err(words.to_owned());
+            world.objects.acl = Ownership::Missing;
+        })
+        .plan();
+    assert_eq!((decision.action.as_ref(), decision.reason), (None, Reason::ReferencesUnresolved));
+    assert_eq!(decision.message, words);
+}
+
+#[test]
+fn given_a_fresh_node_whose_pod_is_being_deleted_then_it_is_replaced_before_it_gets_slots() {
+    let world =
+        world(3, 1).with_epochs().with(|world| world.node("c-00").pod.as_mut().unwrap().deleting = true);
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-00"));
+}
+
+#[test]
+fn given_a_member_whose_pod_is_being_deleted_then_the_cluster_is_not_called_formed() {
+    let decision =
+        world(3, 1).whole().with(|world| world.node("c-00").pod.as_mut().unwrap().deleting = true).plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::PodTerminating));
+}

@@ -163,3 +163,35 @@ fn given_a_pod_on_a_new_address_then_identity_is_still_the_node_id() {
     let world = world(3, 1).formed().with(|world| world.node("c-02").pod = Some(pod("c-02", 77)));
     assert_eq!(world.plan().reason, Reason::Settled);
 }
+
+#[test]
+fn given_a_pod_that_is_being_deleted_then_planned_work_waits_and_nobody_is_promoted_yet() {
+    let decision = world(3, 1)
+        .formed()
+        .with(|world| {
+            world.node("c-02").pod.as_mut().unwrap().deleting = true;
+            world.want.shape.shards = 4;
+        })
+        .plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::PodTerminating));
+}
+
+#[test]
+fn given_a_pod_whose_deletion_is_stuck_then_its_primary_is_evacuated_by_a_successor_and_a_hand_over() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.all_published();
+        let pod = world.node("c-02").pod.as_mut().unwrap();
+        (pod.deleting, pod.overdue) = (true, true);
+    });
+    assert!(matches!(world.action(), Action::CreateNodes { nodes, .. } if nodes[0].spec.shard_index == 1));
+    let name = world.add(8, 1).name.clone();
+    world.start(&name, 8);
+    let node = world.node(&name);
+    node.spec.lifecycle = Lifecycle::Active;
+    (node.primary, node.offset, node.state_ok) = (Some("c-02".to_owned()), 100, true);
+    world.all_know_all();
+    world.all_published();
+    assert!(
+        matches!(world.action(), Action::Failover { kind: FailoverKind::Planned, from, .. } if from == id(3))
+    );
+}

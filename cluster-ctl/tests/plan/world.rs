@@ -457,6 +457,7 @@ pub(crate) fn pod(name: &str, number: usize) -> Pod {
         machine: Some(format!("m{number}")),
         zone: None,
         deleting: false,
+        overdue: false,
         container: Container::Running,
         unschedulable: None,
         joined: false,
