@@ -131,6 +131,8 @@ pub struct Member {
     pub created: Millis,
     /// Which attempt at starting this node is, from 0.
     pub start_attempt: u32,
+    /// A person confirmed by annotation that the recorded Pod is dead.
+    pub confirmed_dead: bool,
     /// Set-once record: the Valkey node ID.
     pub recorded_id: Option<NodeId>,
     /// Set-once record: the Pod that was made for it.
@@ -248,9 +250,10 @@ impl Member {
         }
     }
 
-    /// Its process is proved dead. Neither silence nor an absent Pod proves it.
+    /// Its process is proved dead: seen to have ended, or confirmed by a person. Neither silence nor an absent Pod
+    /// proves it; and what still answers is not dead, whatever anybody says.
     pub fn verified_dead(&self) -> bool {
-        self.ending().is_some()
+        self.ending().is_some() || (self.confirmed_dead && self.report().is_none())
     }
 
     /// Its container runs and its Pod has an IP.

@@ -153,6 +153,9 @@ fn read_member(node: &ValkeyNode, world: &World, now: Millis) -> Member {
         start_attempt: annotation(names::ANNOTATION_START_ATTEMPT)
             .and_then(|text| text.parse().ok())
             .unwrap_or(0),
+        confirmed_dead: annotation(names::ANNOTATION_CONFIRMED_DEAD).is_some_and(|uid| {
+            status.and_then(|status| status.pod.as_ref()).is_some_and(|record| record.uid == *uid)
+        }),
         recorded_id: status
             .and_then(|status| status.node_id.as_ref())
             .and_then(|id| id.parse::<NodeId>().ok()),

@@ -55,6 +55,9 @@ fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String>
     if let Some(ending) = member.ending() {
         return Some(format!("ended ({}, exit code {})", ending.reason, ending.exit_code));
     }
+    if member.verified_dead() {
+        return Some("was confirmed dead".to_owned());
+    }
     if member.pod_vanished {
         return Some("lost its Pod".to_owned());
     }

@@ -195,3 +195,14 @@ fn given_a_pod_whose_deletion_is_stuck_then_its_primary_is_evacuated_by_a_succes
         matches!(world.action(), Action::Failover { kind: FailoverKind::Planned, from, .. } if from == id(3))
     );
 }
+
+#[test]
+fn given_a_silent_primary_that_a_person_confirmed_dead_then_its_shard_is_released() {
+    let confirmed = |world: &mut crate::world::World| {
+        world.silence("c-01", Some(Flag::Fail));
+        world.node("c-01").confirmed_dead = true;
+    };
+    assert_eq!(world(3, 0).formed().with(confirmed).plan().reason, Reason::ShardLost);
+    let answering = world(3, 0).formed().with(|world| world.node("c-01").confirmed_dead = true).plan();
+    assert_eq!((answering.action, answering.reason), (None, Reason::Settled), "what answers is not dead");
+}

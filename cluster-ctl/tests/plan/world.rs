@@ -24,6 +24,7 @@ pub(crate) struct Node {
     pub(crate) deleting: bool,
     pub(crate) created: Millis,
     pub(crate) start_attempt: u32,
+    pub(crate) confirmed_dead: bool,
     pub(crate) recorded_id: Option<NodeId>,
     pub(crate) recorded_end: Option<Ending>,
     pub(crate) pod: Option<Pod>,
@@ -147,6 +148,7 @@ impl World {
             deleting: false,
             created: self.now,
             start_attempt: 0,
+            confirmed_dead: false,
             recorded_id: None,
             recorded_end: None,
             pod: None,
@@ -339,6 +341,7 @@ impl World {
             deleting: node.deleting,
             created: node.created,
             start_attempt: node.start_attempt,
+            confirmed_dead: node.confirmed_dead,
             recorded_id: node.recorded_id,
             recorded_pod: node
                 .pod
