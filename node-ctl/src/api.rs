@@ -6,6 +6,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,6 +16,9 @@ use shared::events::{Events, Notice};
 use shared::names;
 
 use crate::ports::{CallClass, CallError, Created, Key, Kube};
+
+/// Tries at a record before the pass as a whole is repeated.
+const RECORD_ATTEMPTS: usize = 4;
 
 /// The real Kubernetes API.
 #[derive(Clone)]
@@ -122,8 +126,8 @@ impl Kube for KubeApi {
         match self.api::<Pod>(&of.namespace).patch_metadata(&of.name, &params, &Patch::Strategic(patch)).await
         {
             Ok(_) => Ok(()),
-            // A Pod of another UID has the name now: this one is gone.
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            // A Pod of another UID has the name now, or none has: this one is gone.
+            Err(kube::Error::Api(status)) if status.is_not_found() || is_of_another_uid(&status) => Ok(()),
             Err(error) => Err(failed("release", "Pod", of, error)),
         }
     }
@@ -154,18 +158,22 @@ impl Kube for KubeApi {
 
     async fn record_pod(&self, node: &ValkeyNode, record: &PodRecord) -> Result<(), CallError> {
         let of = Key::new(node.namespace().unwrap_or_default(), node.name_any());
-        // With the UID a new node of the same name is a conflict, not a victim.
-        let patch: Value = json!({
-            "apiVersion": ValkeyNode::api_version(&()),
-            "kind": ValkeyNode::kind(&()),
-            "metadata": { "name": of.name, "namespace": of.namespace, "uid": node.uid() },
-            "status": { "pod": record },
-        });
         let params = PatchParams::apply(names::MANAGER_NODE).force();
         let api = self.api::<ValkeyNode>(&of.namespace);
-        match api.patch_status(&of.name, &params, &Patch::Apply(patch)).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(failed("record the Pod of", "ValkeyNode", &of, error)),
+        let mut version = node.resource_version();
+        let mut attempt = 1;
+        loop {
+            let recording = recording(&of, version.as_deref(), record);
+            match api.patch_status(&of.name, &params, &Patch::Apply(recording)).await {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.is_conflict() && attempt < RECORD_ATTEMPTS => {
+                    // Others write this status as well. The version of a new node of the name is none that we take.
+                    let now = self.node(&of).await?.filter(|now| now.uid() == node.uid());
+                    version = now.map_or(version, |now| now.resource_version());
+                    attempt += 1;
+                }
+                Err(error) => return Err(failed("record the Pod of", "ValkeyNode", &of, error)),
+            }
         }
     }
 
@@ -180,6 +188,24 @@ impl Kube for KubeApi {
     fn tell_ended(&self, node: &ValkeyNode, reason: &str) {
         self.events.ended(&node.object_ref(&()), reason);
     }
+}
+
+/// The status with the record, for the node of exactly this version. A UID would not do: the API server ignores the UID
+/// in a patch of the status (Kubernetes 1.36).
+fn recording(of: &Key, version: Option<&str>, record: &PodRecord) -> Value {
+    json!({
+        "apiVersion": ValkeyNode::api_version(&()),
+        "kind": ValkeyNode::kind(&()),
+        "metadata": { "name": of.name, "namespace": of.namespace, "resourceVersion": version },
+        "status": { "pod": record },
+    })
+}
+
+/// Whether a patch was refused because the object has another UID than the patch says: a built-in kind calls that an
+/// invalid change of an immutable field, not a conflict (Kubernetes 1.36).
+fn is_of_another_uid(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.is_invalid() && causes.into_iter().any(|cause| cause.field == "metadata.uid")
 }
 
 fn failed(operation: &'static str, kind: &'static str, of: &Key, error: kube::Error) -> CallError {

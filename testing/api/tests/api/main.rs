@@ -7,6 +7,7 @@
 )]
 
 mod floor;
+mod node_loop;
 mod placement;
 mod presentation;
 mod rules;
