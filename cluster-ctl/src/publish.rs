@@ -39,10 +39,12 @@ pub fn decide(rendered: AclFile, published: Option<&ConfigMap>) -> Publication {
     }
 }
 
-/// Whether what is published was proved by no running node yet: a node made now could die of it.
+/// Whether what is published replaced a proved content and was proved by no running node yet: a node made now could
+/// die of it. Of a cluster that has proved nothing so far every node started with what is published.
 pub fn unproved(published: &ConfigMap) -> bool {
-    let text = data(published, names::KEY_USERS_ACL);
-    text.is_some_and(|text| text.len() <= MAX_KEPT) && text != data(published, names::KEY_USERS_ACL_ACCEPTED)
+    let (text, accepted) =
+        (data(published, names::KEY_USERS_ACL), data(published, names::KEY_USERS_ACL_ACCEPTED));
+    accepted.is_some() && text != accepted && text.is_some_and(|text| text.len() <= MAX_KEPT)
 }
 
 fn data<'a>(map: &'a ConfigMap, key: &str) -> Option<&'a str> {
@@ -116,7 +118,7 @@ mod tests {
     fn what_no_node_has_proved_is_unproved() {
         let (old, new) = (file("old"), file("new"));
         assert!(unproved(&map(&new, Some(&old), None)));
-        assert!(unproved(&map(&new, None, None)));
+        assert!(!unproved(&map(&new, None, None)));
         assert!(!unproved(&map(&new, Some(&new), None)));
     }
 }

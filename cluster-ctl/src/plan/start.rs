@@ -217,11 +217,18 @@ fn await_members(seen: &Observed) -> Option<Decision> {
 
 fn start_failure(member: &Member) -> Option<Wait> {
     let ending = member.ending().filter(|_| never_answered(member))?;
-    let message = format!(
-        "{} did not start ({}, exit code {}): {}",
-        member.name, ending.reason, ending.exit_code, ending.message
-    );
+    let words = last_words(&ending.message);
+    let message =
+        format!("{} did not start ({}, exit code {}): {words}", member.name, ending.reason, ending.exit_code);
     Some(Wait { reason: Reason::PodNotStarting, message })
+}
+
+/// The last lines of what a process printed, on one line: the cause comes last.
+fn last_words(text: &str) -> String {
+    const LINES: usize = 4;
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let skip = lines.len().saturating_sub(LINES);
+    lines.into_iter().skip(skip).collect::<Vec<_>>().join(" | ")
 }
 
 fn never_answered(member: &Member) -> bool {
@@ -238,6 +245,17 @@ fn failed_to_start(member: &Member) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_words_are_one_line_that_ends_with_the_cause() {
+        let text = "\n*** FATAL CONFIG FILE ERROR ***\nReading the configuration file, at line 7\n\n>>> 'x'\nBad directive\n";
+        let words = last_words(text);
+        assert!(
+            words.ends_with("Bad directive") && !words.contains('\n') && words.contains("at line 7"),
+            "{words}"
+        );
+        assert_eq!(last_words(""), "");
+    }
 
     #[test]
     fn pauses_between_attempts_double_up_to_half_an_hour() {
