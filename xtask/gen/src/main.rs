@@ -6,6 +6,7 @@
 mod api_reference;
 mod crds;
 mod install;
+mod monitoring;
 mod output;
 
 use std::io::Write as _;
@@ -22,7 +23,11 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Every generated file. A new one is a module that makes its [`Output`], and a line here.
 fn outputs() -> Result<Vec<Output>> {
     let crds = shared::api::crds();
-    Ok(vec![crds::yaml(&crds)?, crds::json(&crds)?, api_reference::markdown(&crds)?, install::yaml()?])
+    let yaml = crds::yaml(&crds)?;
+    let install = install::outputs(&yaml.content)?;
+    let mut outputs = vec![yaml, crds::json(&crds)?, api_reference::markdown(&crds)?];
+    outputs.extend(install);
+    Ok(outputs)
 }
 
 fn main() -> ExitCode {

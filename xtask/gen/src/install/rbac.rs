@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{NAME, NAMESPACE, cluster_wide};
+use shared::names::GROUP as VALKEY;
 
-const VALKEY: &str = "valkey.gomomento.com";
+use super::{NAME, NAMESPACE, cluster_wide};
 
 /// API group, resource, verbs.
 type Grant = (&'static str, &'static str, &'static [&'static str]);
@@ -16,7 +16,7 @@ type Grant = (&'static str, &'static str, &'static [&'static str]);
 const CLUSTER_CTL: &[Grant] = &[
     (VALKEY, "valkeyclusters", &["list", "watch", "patch"]),
     (VALKEY, "valkeyclusters/status", &["patch"]),
-    // For owner references that block the owner's deletion, where the API server enforces that.
+    // Owner references that block the owner's deletion: OwnerReferencesPermissionEnforcement asks for this.
     (VALKEY, "valkeyclusters/finalizers", &["update"]),
     (VALKEY, "valkeynodes", &["list", "watch", "create", "patch", "delete"]),
     (VALKEY, "valkeynodes/status", &["patch"]),
@@ -29,7 +29,7 @@ const CLUSTER_CTL: &[Grant] = &[
     ("", "secrets", &["get", "list", "watch", "create", "patch"]),
     ("", "configmaps", &["get", "list", "watch", "create", "patch"]),
     ("", "nodes", &["list", "watch"]),
-    ("events.k8s.io", "events", &["create", "patch"]),
+    ("events.k8s.io", "events", &["create"]),
 ];
 
 /// Creates a node's ConfigMap and Pod, records the Pod and then lets go of it, and deletes both with the node.
@@ -40,18 +40,19 @@ const NODE_CTL: &[Grant] = &[
     (VALKEY, "valkeynodes/finalizers", &["update"]),
     ("", "pods", &["get", "list", "watch", "create", "patch", "delete"]),
     ("", "configmaps", &["get", "list", "watch", "create", "delete"]),
-    ("events.k8s.io", "events", &["create", "patch"]),
+    ("events.k8s.io", "events", &["create"]),
 ];
 
 /// Watches what should be loaded, tells whether it is.
 const RECONCILE_LOOPS: &[Grant] = &[
-    (VALKEY, "valkeyclusters", &["get", "list", "watch"]),
+    (VALKEY, "valkeyclusters", &["list", "watch"]),
     (VALKEY, "valkeyclusters/status", &["patch"]),
     (VALKEY, "valkeynodes", &["list", "watch"]),
     ("", "pods", &["list", "watch"]),
+    // The refusal or the proof of a users.acl is recorded on its ConfigMap.
     ("", "configmaps", &["get", "list", "watch", "patch"]),
     ("", "secrets", &["get", "list", "watch"]),
-    ("events.k8s.io", "events", &["create", "patch"]),
+    ("events.k8s.io", "events", &["create"]),
 ];
 
 /// The ClusterRole and its binding.
@@ -87,6 +88,41 @@ fn rules(binaries: &[&[Grant]]) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The documentation's table of verbs a binary: resource, then one cell each.
+    fn documented() -> BTreeMap<String, [BTreeSet<String>; 3]> {
+        let page = include_str!("../../../../docs/security/rbac.md");
+        let rows = page.lines().skip_while(|line| !line.starts_with("| resource | cluster-ctl |")).skip(2);
+        let mut table = BTreeMap::new();
+        for row in rows.take_while(|line| line.starts_with('|')) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let [resources, verbs @ ..] = cells.as_slice() else { continue };
+            let verbs: Vec<BTreeSet<String>> = verbs.iter().map(|cell| words(cell)).collect();
+            let verbs: [BTreeSet<String>; 3] = verbs.try_into().unwrap();
+            table.extend(words(resources).into_iter().map(|resource| (resource, verbs.clone())));
+        }
+        table
+    }
+
+    fn words(cell: &str) -> BTreeSet<String> {
+        cell.split(',').map(str::trim).filter(|word| !word.is_empty()).map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn the_documentation_lists_exactly_the_verbs_of_each_binary() {
+        let mut granted: BTreeMap<String, [BTreeSet<String>; 3]> = BTreeMap::new();
+        for (index, grants) in [CLUSTER_CTL, NODE_CTL, RECONCILE_LOOPS].into_iter().enumerate() {
+            for (group, resource, verbs) in grants {
+                let name = if *resource == "events" {
+                    format!("{resource} ({group})")
+                } else {
+                    (*resource).to_owned()
+                };
+                granted.entry(name).or_default()[index].extend(verbs.iter().map(|verb| (*verb).to_owned()));
+            }
+        }
+        assert_eq!(documented(), granted, "docs/security/rbac.md");
+    }
 
     #[test]
     fn no_grant_is_a_wildcard_and_none_allows_escalation() {
