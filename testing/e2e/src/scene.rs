@@ -4,7 +4,7 @@
 //! look at first.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -36,6 +36,7 @@ pub struct Scene {
     /// The namespace's name; also the name of the scene's image and config in the menu.
     pub name: String,
     audit: Option<AuditLog>,
+    start: Instant,
     _namespace: TestNamespace,
 }
 
@@ -46,6 +47,7 @@ impl Scene {
     ///
     /// There is no cluster, the operator does not run, or something is refused.
     pub async fn new(prefix: &str) -> Result<Self> {
+        let start = Instant::now();
         let cluster = Cluster::connect().await?;
         let operator = Operator::ready(&cluster).await?;
         let audit = audit::path().map(|path| AuditLog::from_here(&path)).transpose()?;
@@ -53,7 +55,7 @@ impl Scene {
         let namespace = TestNamespace::create_labelled(&cluster, &format!("e2e-{prefix}"), &labels).await?;
         let name = namespace.name.clone();
         let objects = Objects::new(cluster.client.clone(), &name);
-        let scene = Self { cluster, operator, objects, name, audit, _namespace: namespace };
+        let scene = Self { cluster, operator, objects, name, audit, start, _namespace: namespace };
         scene.menu(Kind::IMAGE, &scene.name, image_spec()?).await?;
         scene.menu(Kind::CONFIG, &scene.name, config_spec(&scene.name)).await?;
         Ok(scene)
@@ -177,6 +179,7 @@ impl Drop for Scene {
         if std::thread::panicking() {
             self.tell();
         }
+        crate::say(&format!("{} took {:.1?}", self.name, self.start.elapsed()));
         let selector = format!("{LABEL}={}", self.name);
         drop(self.output(&[
             "delete",
