@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Secret, Service};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::NamespaceResourceScope;
+use kube::core::{NamespaceResourceScope, Status};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -209,10 +209,16 @@ impl Kube for KubeApi {
     }
 
     async fn save_node_status(&self, node: &ValkeyNode, status: &ValkeyNodeStatus) -> Result<(), KubeError> {
+        // The API server ignores a UID in an apply of a custom resource's status (measured on 1.36.3): only the
+        // resourceVersion keeps the write off a namesake.
         let body = json!({
             "apiVersion": ValkeyNode::api_version(&()),
             "kind": ValkeyNode::kind(&()),
-            "metadata": { "name": node.name_any(), "uid": node.metadata.uid },
+            "metadata": {
+                "name": node.name_any(),
+                "uid": node.metadata.uid,
+                "resourceVersion": node.metadata.resource_version,
+            },
             "status": status,
         });
         let api = self.api_of::<ValkeyNode, _>(node);
@@ -296,9 +302,17 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> KubeError {
         error if namespace_is_ending(&error) => KubeError::NamespaceEnding { what },
         kube::Error::Api(status) if status.is_not_found() => KubeError::NotFound { what },
         kube::Error::Api(status) if status.is_already_exists() => KubeError::Exists { what },
-        kube::Error::Api(status) if status.is_conflict() => KubeError::Conflict { what },
+        // A patch that names another UID is called invalid, not a conflict (1.36.3).
+        kube::Error::Api(status) if status.is_conflict() || names_another_uid(&status) => {
+            KubeError::Conflict { what }
+        }
         error => other(what, error),
     }
+}
+
+fn names_another_uid(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.is_invalid() && causes.into_iter().any(|cause| cause.field == "metadata.uid")
 }
 
 fn other(what: &'static str, error: impl std::error::Error + Send + Sync + 'static) -> KubeError {

@@ -197,7 +197,7 @@ pub trait Kube: Send + Sync {
         name: &str,
         uid: &str,
     ) -> impl Future<Output = Result<(), KubeError>> + Send;
-    /// Applies our part of a node's status.
+    /// Applies our part of a node's status, under its resourceVersion.
     fn save_node_status(
         &self,
         node: &ValkeyNode,

@@ -118,7 +118,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         seen.last_failover = self.memory.last_failover(key);
         self.restore_secret(&world, &seen, passwords.as_ref()).await?;
         let (want, revision) = self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
-        nodes::record_ids(&self.kube, &world, &seen, self.fan_out()).await?;
+        if !nodes::record_ids(&self.kube, &world, &seen, self.fan_out()).await? {
+            return Ok(Next::After(self.pace(Pace::Quick)));
+        }
         let decision = gate(plan(&seen, &want), &seen);
         let next = self.carry_out(key, &world, &seen, &want, access.as_ref(), &decision).await?;
         if decision.pace != Pace::Now {

@@ -9,14 +9,14 @@ use shared::valkey::info::Role;
 use crate::model::{Member, Observed, sync_state};
 use crate::ports::{Kube, KubeError, World};
 
-/// Writes the node IDs that are known and not recorded yet: this must succeed before any command changes a node.
-/// Returns how many were written.
+/// Writes the node IDs that are known and not recorded yet: all of them must be recorded before any command changes a
+/// node. Returns whether they are; a node that somebody else has just written is looked at again in the next tick.
 pub async fn record_ids<K: Kube>(
     kube: &K,
     world: &World,
     seen: &Observed,
     fan_out: usize,
-) -> Result<usize, KubeError> {
+) -> Result<bool, KubeError> {
     let unrecorded = |node: &ValkeyNode, member: &Member| {
         member.recorded_id.is_none()
             && member.report().is_some()
@@ -31,8 +31,8 @@ pub async fn show<K: Kube>(
     world: &World,
     seen: &Observed,
     fan_out: usize,
-) -> Result<usize, KubeError> {
-    write(kube, world, seen, fan_out, |_, _| true).await
+) -> Result<(), KubeError> {
+    write(kube, world, seen, fan_out, |_, _| true).await.map(drop)
 }
 
 async fn write<K: Kube>(
@@ -41,7 +41,7 @@ async fn write<K: Kube>(
     seen: &Observed,
     fan_out: usize,
     select: impl Fn(&ValkeyNode, &Member) -> bool,
-) -> Result<usize, KubeError> {
+) -> Result<bool, KubeError> {
     let mut changes = Vec::new();
     for node in &world.nodes {
         let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -58,15 +58,16 @@ async fn write<K: Kube>(
         .buffer_unordered(fan_out.max(1))
         .collect()
         .await;
-    let mut written = 0;
+    let mut complete = true;
     for result in results {
         match result {
             // A node that went away needs no status.
-            Ok(()) | Err(KubeError::NotFound { .. }) => written += 1,
+            Ok(()) | Err(KubeError::NotFound { .. }) => {}
+            Err(KubeError::Conflict { .. }) => complete = false,
             Err(error) => return Err(error),
         }
     }
-    Ok(written)
+    Ok(complete)
 }
 
 /// Our part of a node's status; `pod` is node-ctl's. What a silent node last said stays.
