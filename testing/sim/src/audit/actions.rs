@@ -1,0 +1,117 @@
+//! Verdicts on writes to Kubernetes: what is created, deleted and released.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use shared::api::{Lifecycle, ValkeyCluster, ValkeyNode};
+
+use crate::world::World;
+use crate::world::apiserver::owner;
+
+impl World {
+    /// Whether any member of the cluster has left `Joining`.
+    pub fn formed(&self, cluster: &str) -> bool {
+        let nodes = self.api.list::<ValkeyNode>();
+        nodes.iter().any(|node| node.spec.cluster_name == cluster && node.spec.lifecycle != Lifecycle::Joining)
+    }
+
+    /// A node is made: only where the shard lacks one.
+    pub fn judge_create(&mut self, node: &ValkeyNode) {
+        let cluster = &node.spec.cluster_name;
+        let Some(spec) = self.api.get::<ValkeyCluster>(cluster) else { return };
+        let snapshot = spec.status.as_ref().and_then(|status| status.target_spec.as_ref());
+        let replicas = snapshot.map_or(0, |spec| spec.replicas_per_shard).max(spec.spec.replicas_per_shard);
+        let retry = node.annotations().contains_key(shared::names::ANNOTATION_START_ATTEMPT);
+        let present = self
+            .api
+            .list::<ValkeyNode>()
+            .iter()
+            .filter(|other| other.spec.cluster_name == *cluster && other.spec.shard_index == node.spec.shard_index)
+            .filter(|other| other.metadata.deletion_timestamp.is_none() && !self.has_ended(other))
+            .count();
+        if !retry && i64::try_from(present).unwrap_or(i64::MAX) > i64::from(replicas) {
+            self.violated(format!("{} is made although shard {} has {present} nodes", node.name_any(), node.spec.shard_index));
+        }
+    }
+
+    /// The Pod of the node has ended, or is told to go, or is gone.
+    fn has_ended(&self, node: &ValkeyNode) -> bool {
+        let Some(record) = node.status.as_ref().and_then(|status| status.pod.as_ref()) else { return false };
+        record.terminated_at.is_some() || self.valkey.in_pod(&record.uid).is_none() && self.pod_ran(&node.name_any())
+    }
+
+    /// The Pod of this name has or had a process; gone counts.
+    fn pod_ran(&self, name: &str) -> bool {
+        let Some(pod) = self.api.get::<Pod>(name) else { return true };
+        let status = pod.status.as_ref();
+        status.and_then(|status| status.pod_ip.as_ref()).is_some()
+    }
+
+    /// A node is deleted: it owns nothing and is nobody's member, unless the whole cluster goes.
+    pub fn judge_delete(&mut self, name: &str, uid: &str) {
+        let Some(node) = self.api.get::<ValkeyNode>(name).filter(|node| node.uid().as_deref() == Some(uid)) else {
+            return;
+        };
+        let cluster = self.api.get::<ValkeyCluster>(&node.spec.cluster_name);
+        let controller = cluster.as_ref().and_then(|cluster| cluster.uid());
+        if controller.is_some() && owner(&node.metadata) != controller.as_deref() {
+            self.violated(format!("deletes {name}, which is not of its cluster"));
+        }
+        if cluster.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()) {
+            return;
+        }
+        let record = node.status.as_ref().and_then(|status| status.pod.as_ref());
+        let Some(process) = record.and_then(|record| self.valkey.in_pod(&record.uid)) else { return };
+        let id = process.id;
+        let mut words = Vec::new();
+        if process.primary.is_none() && !process.own_slots().is_empty() {
+            words.push(format!("deletes {name}, which lives and owns {}", process.own_slots()));
+        }
+        let others = self.valkey.of_cluster(&node.spec.cluster_name).filter(|other| other.id != id && !other.frozen);
+        for other in others {
+            let met = other.peers.contains_key(&id) && self.valkey.network.cut_of(other.id).operator;
+            if other.slots.contains_key(&id) {
+                words.push(format!("deletes {name}, which owns slots in the view of {}", other.home.pod));
+            } else if other.peers.contains_key(&id) && !met {
+                words.push(format!("deletes {name}, which lives and is known to {}", other.home.pod));
+            }
+        }
+        if let Some(words) = words.into_iter().next() {
+            self.violated(words);
+        }
+    }
+
+    /// The cluster is let go: none of its nodes is left.
+    pub fn judge_release(&mut self, cluster: &str) {
+        let Some(object) = self.api.get::<ValkeyCluster>(cluster) else { return };
+        let uid = object.uid();
+        let left = self.api.list::<ValkeyNode>();
+        let left: Vec<String> = left
+            .iter()
+            .filter(|node| owner(&node.metadata) == uid.as_deref())
+            .map(|node| node.name_any())
+            .collect();
+        if !left.is_empty() {
+            self.violated(format!("{cluster} is let go although {} are left", left.join(", ")));
+        }
+    }
+
+    /// A Pod was created for the node of this UID: once ever.
+    pub fn note_pod(&mut self, node_uid: &str) {
+        let count = self.audit.pods.entry(node_uid.to_owned()).or_default();
+        *count += 1;
+        if *count > 1 {
+            self.violated(format!("a second Pod is made for the node of UID {node_uid}"));
+        }
+    }
+
+    /// A Pod is deleted by node-ctl: only one whose node goes.
+    pub fn judge_pod_delete(&mut self, name: &str) {
+        let Some(pod) = self.api.get::<Pod>(name) else { return };
+        let node = self.api.get::<ValkeyNode>(name);
+        let node = node.filter(|node| node.uid().as_deref() == owner(&pod.metadata));
+        let goes = node.is_some_and(|node| node.metadata.deletion_timestamp.is_some());
+        if !goes {
+            self.violated(format!("deletes the Pod {name}, whose node stays or is not its own"));
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The invariants of the specification (spec, "Invariants"), judged at the moment at which something is done, against
+//! the truth and not against what the operator believes.
+//!
+//! Owns the verdicts. Changes nothing of the world.
+
+mod actions;
+mod commands;
+pub mod converged;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cluster_ctl::ports::Command;
+use shared::api::ValkeyNode;
+use shared::valkey::types::NodeId;
+
+use crate::clock::Ms;
+use crate::world::World;
+use crate::world::valkey::Promotion;
+
+/// Two owners of a slot who reach each other settle it within this time, milliseconds.
+const SETTLING: Ms = 40_000;
+
+/// The kind of a mutating action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A `ValkeyNode` is created.
+    Create,
+    /// A `ValkeyNode` is deleted.
+    Delete,
+    /// A lifecycle moves.
+    Lifecycle,
+    /// Finalizers of the cluster go.
+    Release,
+    /// CLUSTER SET-CONFIG-EPOCH.
+    SetConfigEpoch,
+    /// CLUSTER ADDSLOTSRANGE.
+    AddSlots,
+    /// CLUSTER MEET.
+    Meet,
+    /// CLUSTER REPLICATE.
+    Replicate,
+    /// CLUSTER FORGET.
+    Forget,
+    /// CLUSTER FAILOVER.
+    Failover,
+    /// CLUSTER RESET.
+    Reset,
+    /// CLUSTER MIGRATESLOTS.
+    MigrateSlots,
+}
+
+impl Kind {
+    /// The kind of a command.
+    pub fn of(command: &Command) -> Self {
+        match command {
+            Command::SetConfigEpoch(_) => Self::SetConfigEpoch,
+            Command::AddSlots(_) => Self::AddSlots,
+            Command::Meet(_) => Self::Meet,
+            Command::Replicate(_) => Self::Replicate,
+            Command::Forget(_) => Self::Forget,
+            Command::Failover(_) => Self::Failover,
+            Command::Reset => Self::Reset,
+            Command::MigrateSlots(..) => Self::MigrateSlots,
+        }
+    }
+}
+
+/// What the operator did, as far as a verdict needs it.
+#[derive(Debug, Default)]
+pub struct Audit {
+    /// What was violated.
+    pub violations: Vec<String>,
+    /// Writes to the API and commands to nodes so far.
+    pub writes: u64,
+    /// Commands that a stopped process will carry out when it continues.
+    pub late: Vec<(NodeId, Command)>,
+    ticks: BTreeMap<(String, String, u64), Tick>,
+    pods: BTreeMap<String, u32>,
+    deposed: BTreeMap<NodeId, NodeId>,
+    overlaps: BTreeMap<(NodeId, NodeId), Ms>,
+    strangers: BTreeSet<(NodeId, NodeId)>,
+    /// When something was last hurt, by cluster.
+    pub hurt: BTreeMap<String, Ms>,
+    /// Planned hand-overs by cluster and shard index since the last edit or trouble.
+    hand_overs: BTreeMap<(String, i32), u32>,
+}
+
+#[derive(Debug, Default)]
+struct Tick {
+    intent: bool,
+    kinds: BTreeSet<Kind>,
+    targets: BTreeSet<String>,
+}
+
+impl World {
+    /// An invariant does not hold.
+    pub fn violated(&mut self, what: String) {
+        self.say("INVARIANT", &what);
+        self.audit.violations.push(what);
+    }
+
+    /// The intent of tick `number` was recorded.
+    pub fn note_intent(&mut self, operator: &str, cluster: &str, number: u64) {
+        let tick = self.audit.ticks.entry((operator.to_owned(), cluster.to_owned(), number)).or_default();
+        if std::mem::replace(&mut tick.intent, true) {
+            self.violated(format!("{operator} records two intents in one tick of {cluster}"));
+        }
+    }
+
+    /// A mutating action of a tick: one kind, after the intent.
+    pub fn judge_action(&mut self, operator: &str, cluster: &str, number: u64, kind: Kind) {
+        let tick = self.audit.ticks.entry((operator.to_owned(), cluster.to_owned(), number)).or_default();
+        tick.kinds.insert(kind);
+        let (intent, kinds) = (tick.intent, tick.kinds.clone());
+        if !intent {
+            self.violated(format!("{operator} does {kind:?} to {cluster} without a recorded intent"));
+        }
+        if kinds.len() > 1 {
+            self.violated(format!("{operator} does {kinds:?} to {cluster} in one tick"));
+        }
+    }
+
+    /// A command is sent in a tick; beyond bootstrap one command goes to one node, but for FORGET.
+    pub fn judge_send(&mut self, operator: &str, number: u64, pod: &str, to: NodeId, command: &Command) {
+        self.audit.writes += 1;
+        let cluster = crate::ports::valkey::cluster_of(pod).to_owned();
+        let kind = Kind::of(command);
+        self.judge_action(operator, &cluster, number, kind);
+        let formed = self.formed(&cluster);
+        let tick = self.audit.ticks.entry((operator.to_owned(), cluster.clone(), number)).or_default();
+        tick.targets.insert(pod.to_owned());
+        let many = tick.targets.len() > 1 && kind != Kind::Forget;
+        if many && formed {
+            self.violated(format!("{operator} sends {kind:?} to several nodes of the formed {cluster} in one tick"));
+        }
+        if self.valkey.known.get(&to).is_some_and(|home| home.pod != pod) {
+            self.violated(format!("a command for {pod} reaches {}", self.valkey.name(to)));
+        }
+    }
+
+    /// Judged ten times a second: no strangers among the members, no slot with two owners for long.
+    pub fn judge_step(&mut self) {
+        self.judge_strangers();
+        self.judge_owners();
+        self.judge_promotions();
+    }
+
+    fn judge_strangers(&mut self) {
+        let mut found = Vec::new();
+        for node in self.valkey.nodes.values() {
+            for id in node.peers.keys() {
+                let stranger =
+                    self.valkey.known.get(id).is_some_and(|home| home.cluster != node.home.cluster);
+                if stranger && self.audit.strangers.insert((node.id, *id)) {
+                    found.push(format!("{} knows {} of another cluster", node.home.pod, self.valkey.name(*id)));
+                }
+            }
+        }
+        for words in found {
+            self.violated(words);
+        }
+    }
+
+    fn judge_owners(&mut self) {
+        let whole: Vec<_> = self
+            .valkey
+            .nodes
+            .values()
+            .filter(|node| !node.frozen && node.votes())
+            .filter(|node| self.valkey.network.cut_of(node.id) == crate::world::valkey::network::Cut::default())
+            .collect();
+        let mut now = BTreeMap::new();
+        for (number, left) in whole.iter().enumerate() {
+            for right in whole.iter().skip(number + 1) {
+                if left.home.cluster == right.home.cluster && left.own_slots().intersects(&right.own_slots()) {
+                    let pair = (left.id, right.id);
+                    now.insert(pair, self.audit.overlaps.get(&pair).copied().unwrap_or(self.now));
+                }
+            }
+        }
+        let old: Vec<_> = now.iter().filter(|(_, since)| self.now - **since > SETTLING).map(|(pair, _)| *pair).collect();
+        self.audit.overlaps = now;
+        for (left, right) in old {
+            self.audit.overlaps.remove(&(left, right));
+            let (left, right) = (self.valkey.name(left), self.valkey.name(right));
+            self.violated(format!("{left} and {right} own the same slots for {} s", SETTLING / 1000));
+        }
+    }
+
+    /// At most one planned hand-over for each shard of a roll.
+    fn judge_hand_over(&mut self, winner: NodeId, from: NodeId) {
+        let Some(home) = self.valkey.known.get(&winner).cloned() else { return };
+        let Some(node) = self.api.get::<ValkeyNode>(&home.pod) else { return };
+        let key = (home.cluster, node.spec.shard_index);
+        let count = self.audit.hand_overs.entry(key).or_default();
+        *count += 1;
+        if *count > 1 {
+            let (winner, from) = (self.valkey.name(winner), self.valkey.name(from));
+            self.violated(format!("{winner} takes over from {from}: the second hand-over of its shard in one roll"));
+        }
+    }
+
+    /// Something changed that may ask for a hand-over more.
+    pub fn new_turn(&mut self) {
+        self.audit.hand_overs.clear();
+    }
+
+    fn judge_promotions(&mut self) {
+        for (winner, from, how) in std::mem::take(&mut self.valkey.promotions) {
+            if how == Promotion::Planned {
+                self.judge_hand_over(winner, from);
+                continue;
+            }
+            // A primary again: what it lost before is another story.
+            self.audit.deposed.remove(&winner);
+            let before = self.audit.deposed.insert(from, winner);
+            if let Some(before) = before.filter(|before| *before != winner) {
+                let names = (self.valkey.name(before), self.valkey.name(winner), self.valkey.name(from));
+                self.violated(format!("{} and {} were promoted ({how:?}) for one death of {}", names.0, names.1, names.2));
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Makes the events of a story happen, and takes every trouble back at its end.
+
+use shared::valkey::types::NodeId;
+
+use crate::clock::Ms;
+use crate::scenario::{Event, Victim};
+use crate::simulation::Simulation;
+use crate::world::World;
+use crate::world::valkey::network::Cut;
+
+impl Simulation {
+    /// Makes `event` happen now.
+    pub(crate) fn happen(&mut self, event: &Event) {
+        let now = self.world().now;
+        match event {
+            Event::Stale(process, kind, lasting) => self.hold_cache(*process, *kind, now + lasting),
+            Event::Clock(by) => {
+                self.world().say("fault", &format!("the operator's clock jumps by {by} ms"));
+                self.cluster_ctls.iter().for_each(|it| it.jump_clock(*by));
+            }
+            Event::Crash(process, calls, after) => self.plan_crash(*process, *calls, *after),
+            event => self.world().happen(event),
+        }
+    }
+
+    fn hold_cache(&mut self, process: u8, kind: u8, until: Ms) {
+        self.world().say("fault", &format!("cache {kind} of process {process} is held"));
+        let index = usize::from(process / 2);
+        if process % 2 == 0 {
+            if let Some(it) = self.cluster_ctls.get(index) {
+                it.hold_cache(kind, until);
+            }
+        } else if let Some(it) = self.node_ctls.get_mut(index) {
+            it.hold_cache(kind, until);
+        }
+    }
+
+    fn plan_crash(&mut self, process: u8, calls: u64, after: bool) {
+        let index = usize::from(process / 2);
+        if process % 2 == 0 {
+            if let Some(it) = self.cluster_ctls.get(index) {
+                it.crash_in(calls, after);
+            }
+        } else if let Some(it) = self.node_ctls.get(index) {
+            it.crash_in(calls, after);
+        }
+    }
+}
+
+impl World {
+    fn happen(&mut self, event: &Event) {
+        match event {
+            Event::Create(name, shards, replicas) => self.create_cluster(name, *shards, *replicas),
+            Event::Resize(name, shards, replicas) => self.resize_cluster(name, *shards, *replicas),
+            Event::Delete(name) => self.delete_cluster(name),
+            Event::Image(tag) => self.change_image(tag),
+            Event::Machine(number, lasting) => self.lose_machine(&format!("m{number}"), *lasting),
+            Event::Kill(victim) => self.on_victim(*victim, "is killed", Self::kill),
+            Event::DeletePod(victim) => self.on_victim(*victim, "loses its Pod to somebody", Self::delete_pod),
+            Event::Freeze(victim, lasting) => {
+                let lasting = *lasting;
+                self.on_victim(*victim, "is stopped", move |world, id| world.freeze(id, lasting));
+            }
+            Event::Isolate(victim, lasting) => {
+                let (lasting, cut) = (*lasting, Cut { peers: true, operator: true, clients: true });
+                self.on_victim(*victim, "is cut off", move |world, id| world.cut(id, cut, lasting));
+            }
+            Event::Unreachable(victim, lasting) => {
+                let (lasting, cut) = (*lasting, Cut { operator: true, ..Cut::default() });
+                let what = "is cut off from the operator";
+                self.on_victim(*victim, what, move |world, id| world.cut(id, cut, lasting));
+            }
+            Event::Lag(victim, lasting) => {
+                let until = self.now + lasting;
+                self.on_victim(*victim, "lags", move |world, id| {
+                    if let Some(node) = world.valkey.nodes.get_mut(&id) {
+                        node.link.lagging_until = until;
+                    }
+                });
+            }
+            Event::Stale(..) | Event::Clock(_) | Event::Crash(..) => {}
+        }
+    }
+
+    fn on_victim(&mut self, victim: Victim, what: &str, act: impl FnOnce(&mut Self, NodeId)) {
+        let candidates: Vec<NodeId> = self
+            .valkey
+            .nodes
+            .values()
+            .filter(|node| match victim {
+                Victim::Primary => node.votes(),
+                Victim::Replica => node.primary.is_some(),
+                Victim::Any => true,
+            })
+            .map(|node| node.id)
+            .collect();
+        let Some(id) = self.rng.choice(&candidates).copied() else { return };
+        let name = self.valkey.name(id);
+        self.say("fault", &format!("{name} {what}"));
+        act(self, id);
+    }
+
+    fn kill(&mut self, id: NodeId) {
+        self.before_end(id);
+        self.valkey.end(id, self.now);
+        self.container_ended(id, 137, "Error");
+    }
+
+    fn delete_pod(&mut self, id: NodeId) {
+        let name = self.valkey.name(id);
+        drop(self.api.delete::<k8s_openapi::api::core::v1::Pod>(self.now, &name, None, Some(30)));
+    }
+
+    fn freeze(&mut self, id: NodeId, lasting: Ms) {
+        self.before_end(id);
+        self.valkey.freeze(id, true);
+        let at = self.now + lasting;
+        self.queue.plan(at, move |world| world.thaw(id));
+    }
+
+    fn thaw(&mut self, id: NodeId) {
+        if !self.valkey.nodes.get(&id).is_some_and(|node| node.frozen) {
+            return;
+        }
+        let name = self.valkey.name(id);
+        self.say("fault", &format!("{name} continues"));
+        self.valkey.freeze(id, false);
+        let (due, late) = std::mem::take(&mut self.audit.late).into_iter().partition(|(of, _)| *of == id);
+        self.audit.late = late;
+        let due: Vec<(NodeId, cluster_ctl::ports::Command)> = due;
+        for (id, command) in due {
+            self.say(&name, &format!("carries out late: {command:?}"));
+            let done = self.valkey.execute(id, &command, self.now);
+            if let Err(words) = done {
+                self.say(&name, &format!("refuses: {words}"));
+            }
+        }
+    }
+
+    fn cut(&mut self, id: NodeId, cut: Cut, lasting: Ms) {
+        if cut.peers {
+            self.before_end(id);
+        }
+        self.valkey.network.cut(id, cut);
+        let at = self.now + lasting;
+        self.queue.plan(at, move |world| world.mend(id));
+    }
+
+    fn mend(&mut self, id: NodeId) {
+        if self.valkey.network.cut_of(id) != Cut::default() {
+            let name = self.valkey.name(id);
+            self.say("fault", &format!("{name} is reachable again"));
+            self.valkey.network.cut(id, Cut::default());
+        }
+    }
+
+    fn lose_machine(&mut self, name: &str, lasting: Ms) {
+        if !self.kubelets.machines.get(name).is_some_and(|machine| machine.up) {
+            return;
+        }
+        self.say("fault", &format!("machine {name} is lost"));
+        self.machine_down(name);
+        let (at, name) = (self.now + lasting, name.to_owned());
+        self.queue.plan(at, move |world| {
+            world.say("fault", &format!("machine {name} is back"));
+            world.machine_up(&name);
+        });
+    }
+
+    /// No call fails any more; what lasts ends by itself soon after.
+    pub(crate) fn calm(&mut self) {
+        self.say("story", "nothing fails any more");
+        self.rates = crate::faults::Rates::default();
+    }
+}

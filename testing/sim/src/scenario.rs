@@ -1,0 +1,202 @@
+//! From a seed to a story: clusters, what people do to them, what breaks and when. Plain data.
+//!
+//! What the operator cannot do yet is kept out here, in one place: see [`Able`].
+
+use crate::clock::Ms;
+use crate::faults::Rates;
+
+/// What the rules of the operator cover by now. Switch on what has been built; the stories grow with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Able {
+    /// The size of a formed cluster may shrink, its shards may change: rules of priority 2.
+    pub scale: bool,
+    /// A Pod that is gone without a record of its end is proved dead some time (verified dead, b and c).
+    pub vanished_pods: bool,
+    /// A cluster that lost every slot owner is formed anew.
+    pub total_loss: bool,
+}
+
+/// The operator as built today.
+pub const ABLE: Able = Able { scale: false, vanished_pods: false, total_loss: false };
+
+/// A story.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed that it came from; every later draw comes from it too.
+    pub seed: u64,
+    /// Machines.
+    pub machines: u8,
+    /// Longest start of a container, milliseconds.
+    pub pod_start: Ms,
+    /// cluster-ctl and node-ctl run twice.
+    pub twins: bool,
+    /// How often calls fail while the story lasts.
+    pub rates: Rates,
+    /// Clients write.
+    pub writes: bool,
+    /// Shards and replicas of the first cluster.
+    pub shape: (u16, u16),
+    /// What happens and when, milliseconds after the start; in order.
+    pub events: Vec<(Ms, Event)>,
+    /// When the story ends and everything is mended.
+    pub calm_at: Ms,
+}
+
+/// Something that happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A cluster is created.
+    Create(String, u16, u16),
+    /// Its size is edited.
+    Resize(String, u16, u16),
+    /// It is deleted.
+    Delete(String),
+    /// The image in the menu changes.
+    Image(&'static str),
+    /// A process is killed: the primary of a shard, a replica, or any.
+    Kill(Victim),
+    /// A Pod is deleted by somebody.
+    DeletePod(Victim),
+    /// A machine goes down, and comes back after some time.
+    Machine(u8, Ms),
+    /// A process is stopped for a time.
+    Freeze(Victim, Ms),
+    /// A process is cut off from peers, operator and clients for a time.
+    Isolate(Victim, Ms),
+    /// The operator alone does not reach a process for a time.
+    Unreachable(Victim, Ms),
+    /// A replica applies nothing for a time.
+    Lag(Victim, Ms),
+    /// One kind of a process's caches is held for a time: process, kind.
+    Stale(u8, u8, Ms),
+    /// The clock of cluster-ctl jumps.
+    Clock(Ms),
+    /// A process of the operator crashes at a later call and stays down: process, calls, after the call.
+    Crash(u8, u64, bool),
+}
+
+/// Whom it hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// A slot owner.
+    Primary,
+    /// A replica.
+    Replica,
+    /// Any.
+    Any,
+}
+
+/// Longest story, milliseconds.
+const LONGEST: Ms = 90_000;
+
+impl Scenario {
+    /// Only a bootstrap, undisturbed.
+    pub fn bootstrap(seed: u64, shards: u16, replicas: u16) -> Self {
+        Self {
+            seed,
+            machines: 4,
+            pod_start: 2_000,
+            twins: false,
+            rates: Rates::default(),
+            writes: false,
+            shape: (shards, replicas),
+            events: vec![(0, Event::Create("cart".to_owned(), shards, replicas))],
+            calm_at: 30_000,
+        }
+    }
+
+    /// A bootstrap, and one process killed after it.
+    pub fn one_death(seed: u64, shards: u16, replicas: u16, victim: Victim) -> Self {
+        let mut scenario = Self::bootstrap(seed, shards, replicas);
+        scenario.writes = true;
+        scenario.events.push((30_000, Event::Kill(victim)));
+        scenario.calm_at = 31_000;
+        scenario
+    }
+
+    /// The story of `seed`.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
+        let shape = (rng.u16(1..=6), rng.u16(0..=2));
+        let mut scenario = Self {
+            machines: rng.u8(3..=6),
+            pod_start: rng.i64(500..4_000),
+            twins: rng.u8(0..4) == 0,
+            writes: rng.bool(),
+            calm_at: rng.i64(20_000..LONGEST),
+            ..Self::bootstrap(seed, shape.0, shape.1)
+        };
+        if rng.bool() {
+            scenario.rates = Rates {
+                api_refused: rng.u32(0..40),
+                api_lost: rng.u32(0..15),
+                reply_lost: rng.u32(0..30),
+                slow: rng.u32(0..60),
+            };
+        }
+        scenario.people(&mut rng);
+        scenario.trouble(&mut rng);
+        scenario.events.sort_by_key(|(at, _)| *at);
+        scenario
+    }
+
+    /// What people do.
+    fn people(&mut self, rng: &mut fastrand::Rng) {
+        let (shards, replicas) = self.shape;
+        if rng.u8(0..4) == 0 {
+            // A neighbour whose name prefixes ours and whose Pods share the machines and their addresses.
+            let at = rng.i64(0..20_000);
+            self.events.push((at, Event::Create("cart-1".to_owned(), rng.u16(1..=2), rng.u16(0..=1))));
+        }
+        match rng.u8(0..10) {
+            0 => {
+                // Before any Pod can run: the snapshot is taken anew.
+                let at = rng.i64(50..400);
+                self.events.push((at, Event::Resize("cart".to_owned(), rng.u16(1..=6), rng.u16(0..=2))));
+            }
+            1 => {
+                let at = rng.i64(500..self.calm_at);
+                self.events.push((at, Event::Resize("cart".to_owned(), shards, replicas + 1)));
+            }
+            2 => self.events.push((rng.i64(0..self.calm_at), Event::Delete("cart".to_owned()))),
+            3 => {
+                self.events.insert(0, (0, Event::Image("bad")));
+                self.events.push((rng.i64(1_000..self.calm_at), Event::Image("9.1.2")));
+            }
+            _ => {}
+        }
+    }
+
+    /// What breaks.
+    fn trouble(&mut self, rng: &mut fastrand::Rng) {
+        let count = match rng.u8(0..10) {
+            0 => 0,
+            1..=6 => rng.u8(1..4),
+            _ => rng.u8(4..9),
+        };
+        for _ in 0..count {
+            let at = rng.i64(0..self.calm_at);
+            let event = self.one_trouble(rng);
+            self.events.push((at, event));
+        }
+    }
+
+    fn one_trouble(&self, rng: &mut fastrand::Rng) -> Event {
+        let victim = *rng.choice(&[Victim::Primary, Victim::Replica, Victim::Any]).unwrap_or(&Victim::Any);
+        let long = rng.i64(500..20_000);
+        let short = rng.i64(200..8_000);
+        match rng.u8(0..20) {
+            0..=5 => Event::Kill(victim),
+            6 if ABLE.vanished_pods => Event::DeletePod(victim),
+            7 => Event::Machine(rng.u8(0..self.machines), rng.i64(3_000..30_000)),
+            8 | 9 => Event::Freeze(victim, long),
+            10 => Event::Isolate(victim, long),
+            11 => Event::Unreachable(victim, long),
+            12 => Event::Lag(victim, long),
+            13 | 14 => Event::Stale(rng.u8(0..4), rng.u8(0..4), short),
+            15 => Event::Clock(*rng.choice(&[-3_600_000, -5_000, 5_000, 3_600_000]).unwrap_or(&0)),
+            16..=18 => Event::Crash(rng.u8(0..4), rng.u64(1..60), rng.bool()),
+            _ => Event::Kill(Victim::Any),
+        }
+    }
+}

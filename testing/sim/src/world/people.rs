@@ -1,0 +1,70 @@
+//! What people do: the menu, and the clusters that they create, edit and delete.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cluster_ctl::ports::Menu;
+use shared::api::{ValkeyCluster, ValkeyClusterSpec, ValkeyConfigSpec, ValkeyImageSpec};
+
+use super::World;
+
+/// The one config of the menu.
+pub const CONFIG: &str = "small";
+/// The one image of the menu.
+const IMAGE: &str = "valkey";
+
+/// A menu with one config and one image of tag `tag`; a tag with `bad` in it cannot be pulled.
+pub fn menu(tag: &str) -> Menu {
+    let image = ValkeyImageSpec {
+        repository: "registry.example/valkey".to_owned(),
+        tag: tag.to_owned(),
+        version: "9.1.2".to_owned(),
+    };
+    let config = ValkeyConfigSpec { image_ref: Some(IMAGE.to_owned()), ..ValkeyConfigSpec::default() };
+    Menu {
+        configs: BTreeMap::from([(CONFIG.to_owned(), config)]),
+        images: BTreeMap::from([(IMAGE.to_owned(), image)]),
+        roles: BTreeMap::new(),
+    }
+}
+
+impl World {
+    /// Somebody creates a cluster.
+    pub fn create_cluster(&mut self, name: &str, shards: u16, replicas: u16) {
+        self.say("people", &format!("create {name}: {shards} shards with {replicas} replicas each"));
+        let spec = ValkeyClusterSpec {
+            config_ref: CONFIG.to_owned(),
+            shards: i32::from(shards),
+            replicas_per_shard: i32::from(replicas),
+            ..ValkeyClusterSpec::default()
+        };
+        // A name that is taken stays whose it is.
+        drop(self.api.create(self.now, ValkeyCluster::new(name, spec)));
+    }
+
+    /// Somebody edits the size of a cluster.
+    pub fn resize_cluster(&mut self, name: &str, shards: u16, replicas: u16) {
+        self.new_turn();
+        self.say("people", &format!("edit {name}: {shards} shards with {replicas} replicas each"));
+        let done = self.api.update::<ValkeyCluster>(self.now, name, None, None, |cluster| {
+            cluster.spec.shards = i32::from(shards);
+            cluster.spec.replicas_per_shard = i32::from(replicas);
+            cluster.metadata.generation = cluster.metadata.generation.map(|number| number + 1);
+            Ok(())
+        });
+        drop(done);
+    }
+
+    /// Somebody deletes a cluster.
+    pub fn delete_cluster(&mut self, name: &str) {
+        self.say("people", &format!("delete {name}"));
+        drop(self.api.delete::<ValkeyCluster>(self.now, name, None, None));
+    }
+
+    /// The platform team names another image tag; every cluster is woken by its heartbeat at the latest.
+    pub fn change_image(&mut self, tag: &str) {
+        self.say("people", &format!("the image is {tag}"));
+        self.menu = Arc::new(menu(tag));
+        self.new_turn();
+    }
+}
