@@ -7,9 +7,11 @@
 )]
 
 mod floor;
+mod install;
 mod node_loop;
 mod placement;
 mod presentation;
 mod rules;
 mod storage;
+mod tenants;
 mod updates;
