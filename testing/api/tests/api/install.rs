@@ -157,6 +157,41 @@ async fn the_debug_overlay_moves_reconcile_loops_out_of_the_pod_and_hurries_it()
     assert_eq!(others(&debug), others(&base));
 }
 
+/// The kustomization that the installation page shows, with `resource` as its resource.
+fn kustomization_of_the_page(resource: &str) -> String {
+    let page = fs::read_to_string(deploy().join("../docs/install.md")).unwrap();
+    let shown = page.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(shown.contains("- valkey-operator/deploy/base"), "{shown}");
+    shown.replace("valkey-operator/deploy/base", resource)
+}
+
+#[tokio::test]
+async fn the_kustomization_that_the_page_shows_sets_namespace_image_and_settings() {
+    // kustomize takes relative paths only.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kustomization-of-the-page");
+    fs::create_dir_all(&folder).unwrap();
+    let folder = folder.canonicalize().unwrap();
+    let up = "../".repeat(folder.components().count() - 1);
+    let debug = deploy().canonicalize().unwrap().join("overlays/debug");
+    let resource = format!("{up}{}", debug.strip_prefix("/").unwrap().display());
+    for replicas in [0, 1, 3] {
+        let count = format!("replicas:\n- name: valkey-operator-reconcile-loops\n  count: {replicas}\n");
+        let text = kustomization_of_the_page(&resource) + &count;
+        fs::write(folder.join("kustomization.yaml"), text).unwrap();
+        let objects = kustomize(&folder.display().to_string()).await;
+        assert!(objects.contains_key("Namespace/platform"), "{:?}", objects.keys());
+        for (name, object) in &objects {
+            assert!(!object.to_string().contains(r#""namespace":"valkey-operator""#), "{name}: {object}");
+        }
+        assert_eq!(objects["ConfigMap/valkey-operator-config"]["data"]["slotBatch"], "256");
+        let loops = "valkey-operator-reconcile-loops";
+        assert_eq!(objects[&format!("Deployment/{loops}")]["spec"]["replicas"], replicas);
+        for container in containers(&objects, NAMESPACE).iter().chain(&containers(&objects, loops)) {
+            assert_eq!(container["image"], "registry.example.com/valkey-operator:0.1.0");
+        }
+    }
+}
+
 #[tokio::test]
 async fn every_container_can_be_scraped_with_and_without_the_debug_overlay() {
     let (metrics, debug) = (kustomize("overlays/metrics").await, kustomize("overlays/debug").await);
