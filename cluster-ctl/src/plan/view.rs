@@ -132,6 +132,12 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
     if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
         waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
     }
+    let going: Vec<&str> =
+        seen.members.values().filter(|member| member.deleting).map(|member| member.name.as_str()).collect();
+    if !going.is_empty() {
+        let message = format!("waiting until the Pods of {} are gone", going.join(", "));
+        waits.push(Wait { reason: Reason::Retiring, message });
+    }
     waits.extend(want.notices.iter().cloned());
     if let Some(words) = seen.objects.foreign() {
         waits.push(Wait { reason: Reason::ObjectNotOwned, message: words.to_owned() });

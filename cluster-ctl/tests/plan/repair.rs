@@ -206,3 +206,25 @@ fn given_a_silent_primary_that_a_person_confirmed_dead_then_its_shard_is_release
     let answering = world(3, 0).formed().with(|world| world.node("c-01").confirmed_dead = true).plan();
     assert_eq!((answering.action, answering.reason), (None, Reason::Settled), "what answers is not dead");
 }
+
+#[test]
+fn given_a_retired_node_whose_pod_still_goes_then_the_cluster_is_not_settled_yet() {
+    let decision = world(3, 1)
+        .formed()
+        .with(|world| {
+            world.everyone_forgets("c-05");
+            let node = world.node("c-05");
+            node.deleting = true;
+            node.voice = crate::world::Voice::Silent;
+            world.want.shape.replicas = 1;
+            let name = world.add(9, 2).name.clone();
+            world.start(&name, 9);
+            let node = world.node(&name);
+            node.spec.lifecycle = Lifecycle::Active;
+            (node.primary, node.offset, node.state_ok) = (Some("c-04".to_owned()), 100, true);
+            world.all_know_all();
+            world.everyone_forgets("c-05");
+        })
+        .plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::Retiring));
+}
