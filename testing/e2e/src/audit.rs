@@ -99,7 +99,10 @@ impl AuditLog {
                 break;
             }
             let event: Value = serde_json::from_str(&line).context("a line of the audit log")?;
-            if text(&event, "/user/username") == operator::USER {
+            // A watch is logged when it starts and again when it ends.
+            let end_of_watch =
+                text(&event, "/verb") == "watch" && text(&event, "/stage") == "ResponseComplete";
+            if text(&event, "/user/username") == operator::USER && !end_of_watch {
                 requests.push(request(&event));
             }
             line.clear();

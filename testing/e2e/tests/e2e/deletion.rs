@@ -72,7 +72,7 @@ async fn a_cluster_deleted_in_the_foreground_goes_too() {
 }
 
 #[tokio::test]
-async fn a_cluster_deleted_with_its_children_orphaned_leaves_no_node_behind() {
+async fn a_cluster_deleted_with_its_children_orphaned_leaves_no_node_and_nothing_that_cannot_be_deleted() {
     let scene = Scene::new("orphan").await.unwrap();
     let cluster = scene.blueprint("a", 1, 1).create().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();
@@ -86,7 +86,23 @@ async fn a_cluster_deleted_with_its_children_orphaned_leaves_no_node_behind() {
     })
     .await
     .unwrap();
+    for kind in Kind::MADE {
+        for object in cluster.list(kind).await.unwrap() {
+            scene.objects.delete(kind, name(&object), Propagation::Background).await.unwrap();
+        }
+    }
+    let gone = cluster.gone(Duration::from_secs(10)).await;
+    release_secret(&scene).await;
+    gone.unwrap();
     scene.finish().unwrap();
+}
+
+/// Without it a failure of the test above would leave a namespace that nobody can delete.
+async fn release_secret(scene: &Scene) {
+    for secret in scene.objects.list(Kind::SECRET, "").await.unwrap() {
+        let free = json!({ "metadata": { "finalizers": null } });
+        drop(scene.objects.patch(Kind::SECRET, name(&secret), &free).await);
+    }
 }
 
 #[tokio::test]

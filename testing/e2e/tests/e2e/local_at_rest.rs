@@ -15,12 +15,13 @@ const MOST_READS: usize = 4;
 const MOST_MEMORY: u64 = 40 * 1024 * 1024;
 
 #[tokio::test]
-async fn a_settled_cluster_costs_no_writes_and_next_to_no_reads() {
+async fn a_settled_cluster_costs_no_writes_next_to_no_reads_and_less_than_forty_mebibytes() {
     let scene = Scene::new("rest").await.unwrap();
     let cluster = scene.blueprint("rest", 3, 1).create().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();
     let applied = |object: &serde_json::Value| condition_is(object, "ACLApplied", "True");
     cluster.until("to have its ACL applied", Duration::from_secs(95), applied).await.unwrap();
+    let before = scene.operator.restarts().await.unwrap();
     let mut log = AuditLog::from_here(&audit::required().unwrap()).unwrap();
     let mut requests = Vec::new();
     // Waiting in vain for the first write is the test.
@@ -34,20 +35,20 @@ async fn a_settled_cluster_costs_no_writes_and_next_to_no_reads() {
     })
     .await;
     test_e2e::say(&format!("requests in {WATCHED:?}:\n{}", audit::summary(&requests)));
+    let after = scene.operator.restarts().await.unwrap();
+    assert_eq!(after, before, "the operator was started again meanwhile: nothing was at rest");
     assert!(waited.is_err(), "{requests:#?}");
     let (watches, reads): (Vec<&Request>, Vec<&Request>) =
         requests.iter().partition(|request| request.verb == "watch");
     assert!(reads.len() <= MOST_READS, "{reads:#?}");
     let watched: BTreeSet<_> = watches.iter().map(|request| (&request.program, &request.resource)).collect();
     assert_eq!(watched.len(), watches.len(), "a watch was opened twice");
+    assert_small(&scene).await;
     scene.finish().unwrap();
 }
 
-#[tokio::test]
-async fn the_three_programs_need_less_than_forty_mebibytes_of_their_own() {
-    let scene = Scene::new("memory").await.unwrap();
-    let cluster = scene.blueprint("memory", 3, 1).create().await.unwrap();
-    cluster.settled(Duration::from_mins(1)).await.unwrap();
+/// The memory of the operator's programs is within its limit.
+async fn assert_small(scene: &Scene) {
     let mut sum = 0;
     for pod in scene.operator.pods().await.unwrap() {
         for process in processes::of_pod(text(&pod, "/metadata/uid")).unwrap() {
@@ -59,7 +60,6 @@ async fn the_three_programs_need_less_than_forty_mebibytes_of_their_own() {
     }
     assert!(sum > 0, "no process found");
     assert!(sum <= MOST_MEMORY, "{sum} bytes");
-    scene.finish().unwrap();
 }
 
 #[tokio::test]
