@@ -2,6 +2,7 @@
 //!
 //! Owns the command line and nothing else. Few dependencies on purpose: it builds in seconds.
 
+mod bench;
 mod builds;
 mod command;
 mod demo;
@@ -92,6 +93,21 @@ enum Command {
         #[arg(long)]
         image: Option<String>,
     },
+    /// Measure a bootstrap beside the same cluster made by hand; the operator must be installed, as by `demo`
+    Bench {
+        /// Number of shards
+        #[arg(long, default_value_t = 3)]
+        shards: u16,
+        /// Replicas of each
+        #[arg(long, default_value_t = 1)]
+        replicas: u16,
+        /// Pairs to measure
+        #[arg(long, default_value_t = 3)]
+        runs: u16,
+        /// The cluster to measure on
+        #[arg(long, value_enum, default_value_t = Cluster::Local)]
+        cluster: Cluster,
+    },
     /// Write the generated files: CRDs, install manifest, API reference
     Gen {
         /// Only compare; fail if a file is out of date
@@ -123,6 +139,9 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Image => drop(operator_image::build_and_import(&paths)?),
         Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
         Command::Demo { cluster, image } => demo::run(&paths, cluster, image.as_deref())?,
+        Command::Bench { shards, replicas, runs, cluster } => {
+            bench::run(&paths, cluster, shards, replicas, runs)?;
+        }
         Command::Gen { check } => return generate(&paths, check),
     }
     Ok(ExitCode::SUCCESS)

@@ -202,16 +202,33 @@ impl<'a> Plan<'a> {
             let seed = view::target(seed)?;
             return Some(Decision::act(Action::Meet { seed, others }, Reason::MeetingNodes, message));
         }
-        let behind: Vec<&str> = self
-            .reports()
-            .filter(|(_, report)| {
-                knows(report) < ids.len() || report.nodes.iter().any(|line| line.flags.handshake)
-            })
-            .map(|(member, _)| member.name.as_str())
-            .collect();
-        (!behind.is_empty()).then(|| {
-            Decision::wait(Reason::NodesMeeting, "the nodes are learning of each other", Pace::Quick)
-        })
+        self.introduce_further(&ids)
+    }
+
+    /// Once the seed knows all, whoever still lacks acquaintances makes them itself, one member a tick: gossip from one
+    /// seed alone takes seconds.
+    fn introduce_further(&self, ids: &BTreeSet<NodeId>) -> Option<Decision> {
+        let lacks = |report: &NodeReport| ids.iter().any(|id| report.line(*id).is_none());
+        let greets = |report: &NodeReport| report.nodes.iter().any(|line| line.flags.handshake);
+        let behind: Vec<(&Member, &NodeReport)> =
+            self.reports().filter(|(_, report)| lacks(report) || greets(report)).collect();
+        if behind.is_empty() {
+            return None;
+        }
+        let next = behind.iter().find(|(_, report)| lacks(report) && !greets(report));
+        let step = next.and_then(|(member, report)| {
+            let missing = self.reports().filter(|(_, other)| report.line(other.id).is_none());
+            let others: Vec<Target> = missing.filter_map(|(other, _)| view::target(other)).collect();
+            let message = format!("introducing {} nodes to {}", others.len(), member.name);
+            Some(Decision::act(
+                Action::Meet { seed: view::target(member)?, others },
+                Reason::MeetingNodes,
+                message,
+            ))
+        });
+        let wait =
+            || Decision::wait(Reason::NodesMeeting, "the nodes are learning of each other", Pace::Quick);
+        Some(step.unwrap_or_else(wait))
     }
 
     /// Every member but the primaries with the ID of its primary.

@@ -283,6 +283,17 @@ fn given_a_half_done_introduction_then_whoever_knows_most_goes_on() {
 }
 
 #[test]
+fn given_a_seed_that_knows_all_then_whoever_lacks_acquaintances_makes_them_itself() {
+    let world = world(3, 0).with_slots().with(|world| {
+        world.node("c-00").knows = ["c-01", "c-02"].map(String::from).into();
+        world.node("c-01").knows = ["c-00"].map(String::from).into();
+        world.node("c-02").knows = ["c-00"].map(String::from).into();
+    });
+    let Action::Meet { seed, others } = world.action() else { panic!("no meet") };
+    assert_eq!((seed.node.name.as_str(), others.len(), others[0].node.name.as_str()), ("c-01", 1, "c-02"));
+}
+
+#[test]
 fn given_all_know_all_then_every_replica_is_attached_to_the_slot_owner_of_its_shard() {
     let Action::Replicate { links } = world(3, 1).met().action() else { panic!("no replicas") };
     let links: Vec<(&str, _)> =
