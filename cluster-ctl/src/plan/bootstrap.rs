@@ -197,12 +197,15 @@ impl<'a> Plan<'a> {
             .filter(|(_, report)| seed_report.line(report.id).is_none())
             .filter_map(|(member, _)| view::target(member))
             .collect();
-        if !others.is_empty() && !greeting {
-            let message = format!("introducing {} nodes to {}", others.len(), seed.name);
-            let seed = view::target(seed)?;
-            return Some(Decision::act(Action::Meet { seed, others }, Reason::MeetingNodes, message));
+        if others.is_empty() {
+            return self.introduce_further(&ids);
         }
-        self.introduce_further(&ids)
+        if greeting {
+            return Some(learning());
+        }
+        let message = format!("introducing {} nodes to {}", others.len(), seed.name);
+        let seed = view::target(seed)?;
+        Some(Decision::act(Action::Meet { seed, others }, Reason::MeetingNodes, message))
     }
 
     /// Once the seed knows all, whoever still lacks acquaintances makes them itself, one member a tick: gossip from one
@@ -226,9 +229,7 @@ impl<'a> Plan<'a> {
                 message,
             ))
         });
-        let wait =
-            || Decision::wait(Reason::NodesMeeting, "the nodes are learning of each other", Pace::Quick);
-        Some(step.unwrap_or_else(wait))
+        Some(step.unwrap_or_else(learning))
     }
 
     /// Every member but the primaries with the ID of its primary.
@@ -290,6 +291,10 @@ impl<'a> Plan<'a> {
             message,
         )
     }
+}
+
+fn learning() -> Decision {
+    Decision::wait(Reason::NodesMeeting, "the nodes are learning of each other", Pace::Quick)
 }
 
 fn conflict(message: String) -> Wait {
