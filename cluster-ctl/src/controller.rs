@@ -127,7 +127,7 @@ async fn reconcile(cluster: &ValkeyCluster, shared: &Shared) -> Result<Requeue, 
     shared.heartbeat.beat();
     match shared.context.tick(&key).await {
         Ok(next) => {
-            timer.finish("ok");
+            timer.finish("success");
             shared.failures.lock().unwrap_or_else(PoisonError::into_inner).reset(&key);
             Ok(match next {
                 Next::After(pause) => Requeue::requeue(pause),

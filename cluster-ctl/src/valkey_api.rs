@@ -44,7 +44,7 @@ impl ValkeyApi {
         started: Instant,
         result: Result<T, ValkeyError>,
     ) -> Result<T, ValkeyError> {
-        let word = result.as_ref().map_or_else(ValkeyError::kind, |_| "ok");
+        let word = result.as_ref().map_or_else(ValkeyError::kind, |_| "success");
         self.metrics.observe(operation, word, started.elapsed());
         result
     }
