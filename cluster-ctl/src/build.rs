@@ -12,7 +12,7 @@ use shared::names;
 
 use crate::action::NewNode;
 use crate::desired::Passwords;
-use crate::model::Millis;
+use crate::model::{Cluster, Millis};
 
 /// A point in time as the API writes it, to the second.
 pub fn time(at: Millis) -> Time {
@@ -22,6 +22,19 @@ pub fn time(at: Millis) -> Time {
 /// Whether the object's controller is the owner of this UID.
 pub fn owned_by(meta: &ObjectMeta, uid: &str) -> bool {
     meta.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
+
+/// Whether our finalizer may be taken off the Secret of this metadata when `cluster` goes: it is the cluster's, or was
+/// orphaned and still carries the cluster's labels.
+pub fn may_release(meta: &ObjectMeta, cluster: &Cluster) -> bool {
+    let orphan = meta.owner_references.iter().flatten().all(|owner| owner.controller != Some(true));
+    let has = |key: &str, value: &str| {
+        meta.labels.iter().flatten().any(|(name, text)| name == key && text == value)
+    };
+    owned_by(meta, &cluster.uid)
+        || (orphan
+            && has(names::LABEL_MANAGED_BY, names::MANAGED_BY)
+            && has(names::LABEL_INSTANCE, &cluster.name))
 }
 
 /// The controller owner reference to the cluster.

@@ -16,7 +16,10 @@ use crate::action::{Action, NewNode, NodeRef, Target};
 use crate::build;
 use crate::model::{Millis, Observed};
 use crate::observe::Access;
-use crate::ports::{Check, Command, Kube, KubeError, PodUpkeep, SendError, Server, ServerTls, Valkey, World};
+use crate::ports::{
+    Check, ClusterKey, ClusterObject, Command, Kube, KubeError, PodUpkeep, SendError, Server, ServerTls,
+    Valkey, World,
+};
 
 /// What came of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -248,11 +251,18 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
 
     async fn release(&self) -> Result<Outcome, ExecuteError> {
         let failed = |source| ExecuteError::Kube { action: "ReleaseCluster", source };
-        if let Some(secret) = &self.world.auth
-            && build::owned_by(&secret.metadata, &self.seen.cluster.uid)
+        let key = ClusterKey {
+            namespace: self.seen.cluster.namespace.clone(),
+            name: self.seen.cluster.name.clone(),
+        };
+        let like = ClusterObject::Secret(Box::new(build::auth_secret_guard(&self.world.cluster)));
+        // Live: the garbage collector may just have taken the owner reference off, when children are to be orphaned.
+        let live = self.kube.live_object(&key, &like).await.map_err(failed)?;
+        if let Some(ClusterObject::Secret(secret)) = live
+            && build::may_release(&secret.metadata, &self.seen.cluster)
             && crate::observe::has_finalizer(&secret.metadata.finalizers, names::AUTH_FINALIZER)
         {
-            match self.kube.release_secret(secret).await {
+            match self.kube.release_secret(&secret).await {
                 Ok(()) | Err(KubeError::NotFound { .. }) => {}
                 Err(KubeError::Conflict { .. }) => {
                     return Ok(Outcome::Stale("the auth Secret has changed".to_owned()));

@@ -79,7 +79,7 @@ fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String>
 /// first, older attempts before newer.
 fn excess(seen: &Observed, shape: Shape) -> Vec<&Member> {
     let mut by_shard: std::collections::BTreeMap<u16, Vec<&Member>> = std::collections::BTreeMap::new();
-    for member in seen.staying() {
+    for member in seen.staying().filter(|member| is_present(member)) {
         by_shard.entry(member.shard_index()).or_default().push(member);
     }
     let mut excess = Vec::new();
@@ -116,7 +116,9 @@ fn retry_pause(first: i64, attempt: u32) -> i64 {
 }
 
 fn create_missing(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
-    let present = |index: u16| seen.staying().filter(|member| member.shard_index() == index).count();
+    let present = |index: u16| {
+        seen.staying().filter(|member| member.shard_index() == index && is_present(member)).count()
+    };
     let missing: Vec<u16> = (0..shape.shards)
         .flat_map(|index| std::iter::repeat_n(index, shape.per_shard().saturating_sub(present(index))))
         .collect();
@@ -229,6 +231,12 @@ fn last_words(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let skip = lines.len().saturating_sub(LINES);
     lines.into_iter().skip(skip).collect::<Vec<_>>().join(" | ")
+}
+
+/// Whether a member fills a place of its shard. One that lived and died does not, although its object stays while others
+/// list it; one that never started does: it is the evidence, and paces the next attempt.
+fn is_present(member: &Member) -> bool {
+    never_answered(member) || !member.verified_dead()
 }
 
 fn never_answered(member: &Member) -> bool {

@@ -391,3 +391,17 @@ fn given_a_member_whose_pod_is_being_deleted_then_the_cluster_is_not_called_form
         world(3, 1).whole().with(|world| world.node("c-00").pod.as_mut().unwrap().deleting = true).plan();
     assert_eq!((decision.action, decision.reason), (None, Reason::PodTerminating));
 }
+
+#[test]
+fn given_a_slot_owner_that_died_after_the_introduction_then_its_successor_is_made_once_and_kept() {
+    let mut world = world(3, 0).met().with(|world| world.kill("c-01"));
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("no successor") };
+    assert_eq!((nodes.len(), nodes[0].spec.shard_index), (1, 1));
+    world.add(9, 1);
+    assert_eq!(world.plan().action, None, "the successor starts; it is not one too many: {:?}", world.plan());
+    world.start("c-09", 9);
+    assert!(matches!(world.action(), Action::SetConfigEpochs { epochs } if epochs[0].1.0 == 4));
+    world.node("c-09").epoch = 4;
+    let Action::AssignSlots { slots } = world.action() else { panic!("no slots") };
+    assert_eq!((slots.len(), slots[0].0.node.name.as_str()), (1, "c-09"));
+}
