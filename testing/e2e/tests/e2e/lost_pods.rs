@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use test_e2e::objects::{Propagation, name};
-use test_e2e::{Kind, Random, Scene};
+use test_e2e::objects::{Propagation, name, text};
+use test_e2e::{Kind, Probe, Random, Scene, eventually};
 
 /// How many Pods are lost.
 const LOSSES: usize = 5;
@@ -26,6 +26,41 @@ async fn a_cluster_whose_pods_are_deleted_at_random_instants_of_its_bootstrap_is
     }
     cluster.settled(Duration::from_mins(2)).await.unwrap();
     test_e2e::say(&format!("settled {:.1?} after it was asked for", start.elapsed()));
+    cluster.whole(Duration::from_secs(20)).await.unwrap();
+    cluster.tidy(Duration::from_secs(10)).await.unwrap();
+    scene.finish().unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_that_is_deleted_before_it_started_is_replaced() {
+    let scene = Scene::new("unstarted").await.unwrap();
+    let cluster = scene.blueprint("lost", 1, 1).create().await.unwrap();
+    let pod = eventually("the first Pod", Duration::from_secs(20), || async {
+        let pods = cluster.list(Kind::POD).await?;
+        Ok(pods.into_iter().next().map_or(Probe::NotYet("no Pod".to_owned()), Probe::Yes))
+    })
+    .await
+    .unwrap();
+    scene.objects.delete(Kind::POD, name(&pod), Propagation::Background).await.unwrap();
+    cluster.settled(Duration::from_mins(1)).await.unwrap();
+    cluster.whole(Duration::from_secs(20)).await.unwrap();
+    cluster.tidy(Duration::from_secs(10)).await.unwrap();
+    scene.finish().unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_that_is_deleted_by_force_while_the_cluster_is_formed_is_replaced() {
+    let scene = Scene::new("forced").await.unwrap();
+    let cluster = scene.blueprint("lost", 1, 1).create().await.unwrap();
+    let pod = eventually("the first running Pod", Duration::from_secs(20), || async {
+        let running = |pod: &serde_json::Value| text(pod, "/status/phase") == "Running";
+        let pods = cluster.list(Kind::POD).await?;
+        Ok(pods.into_iter().find(running).map_or(Probe::NotYet("none".to_owned()), Probe::Yes))
+    })
+    .await
+    .unwrap();
+    scene.objects.delete_at_once(Kind::POD, name(&pod)).await.unwrap();
+    cluster.settled(Duration::from_mins(3)).await.unwrap();
     cluster.whole(Duration::from_secs(20)).await.unwrap();
     cluster.tidy(Duration::from_secs(10)).await.unwrap();
     scene.finish().unwrap();
