@@ -47,7 +47,7 @@ impl Layer {
 
     fn packages(self) -> &'static [&'static str] {
         match self {
-            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "xtask", "gen"],
+            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "xtask", "gen", "sim"],
             Self::Valkey => &["test-valkey"],
             Self::Api => &["test-api"],
             Self::E2e => &["test-e2e"],

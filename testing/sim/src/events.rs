@@ -14,9 +14,16 @@ impl Simulation {
         let now = self.world().now;
         match event {
             Event::Stale(process, kind, lasting) => self.hold_cache(*process, *kind, now + lasting),
-            Event::Clock(by) => {
-                self.world().say("fault", &format!("the operator's clock jumps by {by} ms"));
-                self.cluster_ctls.iter().for_each(|it| it.jump_clock(*by));
+            Event::Clock(by, lasting) => {
+                let mut world = self.world();
+                world.say("fault", &format!("the operator's clocks jump by {by} ms"));
+                world.skew += by;
+                let (at, by) = (now + lasting, *by);
+                world.queue.plan(at, move |world| {
+                    if world.skew != 0 {
+                        world.skew -= by;
+                    }
+                });
             }
             Event::Crash(process, calls, after) => self.plan_crash(*process, *calls, *after),
             event => self.world().happen(event),
@@ -56,7 +63,9 @@ impl World {
             Event::Image(tag) => self.change_image(tag),
             Event::Machine(number, lasting) => self.lose_machine(&format!("m{number}"), *lasting),
             Event::Kill(victim) => self.on_victim(*victim, "is killed", Self::kill),
-            Event::DeletePod(victim) => self.on_victim(*victim, "loses its Pod to somebody", Self::delete_pod),
+            Event::DeletePod(victim) => {
+                self.on_victim(*victim, "loses its Pod to somebody", Self::delete_pod)
+            }
             Event::Freeze(victim, lasting) => {
                 let lasting = *lasting;
                 self.on_victim(*victim, "is stopped", move |world, id| world.freeze(id, lasting));
@@ -78,7 +87,7 @@ impl World {
                     }
                 });
             }
-            Event::Stale(..) | Event::Clock(_) | Event::Crash(..) => {}
+            Event::Stale(..) | Event::Clock(..) | Event::Crash(..) => {}
         }
     }
 
@@ -161,15 +170,30 @@ impl World {
         self.say("fault", &format!("machine {name} is lost"));
         self.machine_down(name);
         let (at, name) = (self.now + lasting, name.to_owned());
-        self.queue.plan(at, move |world| {
-            world.say("fault", &format!("machine {name} is back"));
-            world.machine_up(&name);
-        });
+        self.queue.plan(at, move |world| world.raise_machine(&name));
     }
 
-    /// No call fails any more; what lasts ends by itself soon after.
+    fn raise_machine(&mut self, name: &str) {
+        if self.kubelets.machines.get(name).is_some_and(|machine| !machine.up) {
+            self.say("fault", &format!("machine {name} is back"));
+            self.machine_up(name);
+        }
+    }
+
+    /// Nothing fails any more and all that was broken is mended, but for stale caches, which catch up soon.
     pub(crate) fn calm(&mut self) {
         self.say("story", "nothing fails any more");
         self.rates = crate::faults::Rates::default();
+        self.skew = 0;
+        let ids: Vec<NodeId> = self.valkey.nodes.keys().copied().collect();
+        for id in ids {
+            self.thaw(id);
+            self.mend(id);
+        }
+        let down = self.kubelets.machines.iter().filter(|(_, machine)| !machine.up);
+        let down: Vec<String> = down.map(|(name, _)| name.clone()).collect();
+        for machine in down {
+            self.raise_machine(&machine);
+        }
     }
 }

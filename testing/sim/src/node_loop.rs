@@ -96,8 +96,7 @@ impl NodeCtl {
         world.say(&self.line.name, "starts");
         let crate::world::World { api, rng, .. } = &mut *world;
         let caches = NodeCaches::listed(api, || rng.i64(2..60));
-        let present: Vec<String> =
-            caches.nodes.all().filter_map(|node| node.metadata.name.clone()).collect();
+        let present: Vec<String> = caches.nodes.all().filter_map(|node| node.metadata.name.clone()).collect();
         let now = world.now;
         drop(world);
         let entry = |name| (name, Entry { pass: None, due: Some(now), failures: 0 });

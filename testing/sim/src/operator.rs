@@ -38,7 +38,6 @@ struct Entry {
 struct Running {
     context: Arc<Context<SimKube, SimValkey, SimHost>>,
     caches: Arc<Mutex<ClusterCaches>>,
-    host: SimHost,
     menu: Arc<Menu>,
     entries: BTreeMap<String, Entry>,
 }
@@ -82,13 +81,6 @@ impl ClusterCtl {
         self.line.plan_crash(Some(Crash { at: self.line.calls() + calls, after }));
     }
 
-    /// Its clock jumps.
-    pub fn jump_clock(&self, by: Ms) {
-        if let Some(running) = &self.running {
-            running.host.jump(by);
-        }
-    }
-
     /// Holds one of its caches.
     pub fn hold_cache(&self, kind: u8, until: Ms) {
         if let Some(running) = &self.running {
@@ -130,17 +122,16 @@ impl ClusterCtl {
         let (menu, now) = (Arc::clone(&world.menu), world.now);
         drop(world);
         let shown = Arc::new(Mutex::new(shown));
-        let host = SimHost::new(&self.line);
         let context = Context::new(
             SimKube::new(&self.line, Arc::clone(&shown)),
             SimValkey::new(&self.line),
-            host.clone(),
+            SimHost::new(&self.line),
             Settings::defaults(Binary::ClusterCtl),
             ClusterMetrics::default(),
         );
         let entry = |name| (name, Entry { tick: None, due: Some(now), failures: 0 });
         let entries = present.into_iter().map(entry).collect();
-        Running { context: Arc::new(context), caches: shown, host, menu, entries }
+        Running { context: Arc::new(context), caches: shown, menu, entries }
     }
 }
 

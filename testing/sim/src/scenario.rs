@@ -8,16 +8,14 @@ use crate::faults::Rates;
 /// What the rules of the operator cover by now. Switch on what has been built; the stories grow with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Able {
-    /// The size of a formed cluster may shrink, its shards may change: rules of priority 2.
+    /// The size of a formed cluster may change, in any way and at any time.
     pub scale: bool,
-    /// A Pod that is gone without a record of its end is proved dead some time (verified dead, b and c).
-    pub vanished_pods: bool,
     /// A cluster that lost every slot owner is formed anew.
     pub total_loss: bool,
 }
 
 /// The operator as built today.
-pub const ABLE: Able = Able { scale: false, vanished_pods: false, total_loss: false };
+pub const ABLE: Able = Able { scale: true, total_loss: false };
 
 /// A story.
 #[derive(Clone, Debug)]
@@ -69,8 +67,8 @@ pub enum Event {
     Lag(Victim, Ms),
     /// One kind of a process's caches is held for a time: process, kind.
     Stale(u8, u8, Ms),
-    /// The clock of cluster-ctl jumps.
-    Clock(Ms),
+    /// The clock of cluster-ctl jumps, and back again after some time.
+    Clock(Ms, Ms),
     /// A process of the operator crashes at a later call and stays down: process, calls, after the call.
     Crash(u8, u64, bool),
 }
@@ -148,20 +146,28 @@ impl Scenario {
             let at = rng.i64(0..20_000);
             self.events.push((at, Event::Create("cart-1".to_owned(), rng.u16(1..=2), rng.u16(0..=1))));
         }
-        match rng.u8(0..10) {
+        let size = |rng: &mut fastrand::Rng| (rng.u16(1..=6), rng.u16(0..=2));
+        match rng.u8(0..12) {
             0 => {
                 // Before any Pod can run: the snapshot is taken anew.
-                let at = rng.i64(50..400);
-                self.events.push((at, Event::Resize("cart".to_owned(), rng.u16(1..=6), rng.u16(0..=2))));
+                let ((shards, replicas), at) = (size(rng), rng.i64(50..400));
+                self.events.push((at, Event::Resize("cart".to_owned(), shards, replicas)));
             }
-            1 => {
-                let at = rng.i64(500..self.calm_at);
-                self.events.push((at, Event::Resize("cart".to_owned(), shards, replicas + 1)));
+            1..=3 if ABLE.scale => {
+                for _ in 0..rng.u8(1..=2) {
+                    let ((shards, replicas), at) = (size(rng), rng.i64(500..self.calm_at));
+                    self.events.push((at, Event::Resize("cart".to_owned(), shards, replicas)));
+                }
             }
-            2 => self.events.push((rng.i64(0..self.calm_at), Event::Delete("cart".to_owned()))),
-            3 => {
+            4 => self.events.push((rng.i64(0..self.calm_at), Event::Delete("cart".to_owned()))),
+            5 => {
                 self.events.insert(0, (0, Event::Image("bad")));
                 self.events.push((rng.i64(1_000..self.calm_at), Event::Image("9.1.2")));
+            }
+            6 | 7 => self.events.push((rng.i64(1_000..self.calm_at), Event::Image("9.1.3"))),
+            8 => {
+                let at = rng.i64(500..self.calm_at);
+                self.events.push((at, Event::Resize("cart".to_owned(), shards, replicas + 1)));
             }
             _ => {}
         }
@@ -187,14 +193,17 @@ impl Scenario {
         let short = rng.i64(200..8_000);
         match rng.u8(0..20) {
             0..=5 => Event::Kill(victim),
-            6 if ABLE.vanished_pods => Event::DeletePod(victim),
+            6 => Event::DeletePod(victim),
             7 => Event::Machine(rng.u8(0..self.machines), rng.i64(3_000..30_000)),
             8 | 9 => Event::Freeze(victim, long),
             10 => Event::Isolate(victim, long),
             11 => Event::Unreachable(victim, long),
             12 => Event::Lag(victim, long),
             13 | 14 => Event::Stale(rng.u8(0..4), rng.u8(0..4), short),
-            15 => Event::Clock(*rng.choice(&[-3_600_000, -5_000, 5_000, 3_600_000]).unwrap_or(&0)),
+            15 => {
+                let by = *rng.choice(&[-3_600_000, -5_000, 5_000, 3_600_000]).unwrap_or(&0);
+                Event::Clock(by, short)
+            }
             16..=18 => Event::Crash(rng.u8(0..4), rng.u64(1..60), rng.bool()),
             _ => Event::Kill(Victim::Any),
         }

@@ -106,7 +106,10 @@ impl Simulation {
             match verdict {
                 Ok(()) => return Ok(now),
                 Err(words) if now >= limit => {
-                    return Err(self.failure(&format!("not converged after {} s: {words}", HEALING / 1000)));
+                    let said = self.world().said();
+                    return Err(
+                        self.failure(&format!("not converged after {} s: {words}; {said}", HEALING / 1000))
+                    );
                 }
                 Err(_) => self.until(now + 500)?,
             }
@@ -116,7 +119,7 @@ impl Simulation {
     /// A well cluster costs no write: not one in so many ticks, and it stays well.
     fn stay_quiet(&mut self) -> Result<(), Box<Failure>> {
         // What was under way when everything became well may still be written down.
-        let settled = self.world().now + 20_000;
+        let settled = self.world().now + 30_000;
         self.until(settled)?;
         let writes = self.world().audit.writes;
         let ticks: Vec<u64> = self.cluster_ctls.iter().map(ClusterCtl::ticks).collect();

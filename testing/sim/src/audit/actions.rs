@@ -11,7 +11,9 @@ impl World {
     /// Whether any member of the cluster has left `Joining`.
     pub fn formed(&self, cluster: &str) -> bool {
         let nodes = self.api.list::<ValkeyNode>();
-        nodes.iter().any(|node| node.spec.cluster_name == cluster && node.spec.lifecycle != Lifecycle::Joining)
+        nodes
+            .iter()
+            .any(|node| node.spec.cluster_name == cluster && node.spec.lifecycle != Lifecycle::Joining)
     }
 
     /// A node is made: only where the shard lacks one.
@@ -25,18 +27,41 @@ impl World {
             .api
             .list::<ValkeyNode>()
             .iter()
-            .filter(|other| other.spec.cluster_name == *cluster && other.spec.shard_index == node.spec.shard_index)
+            .filter(|other| {
+                other.spec.cluster_name == *cluster && other.spec.shard_index == node.spec.shard_index
+            })
             .filter(|other| other.metadata.deletion_timestamp.is_none() && !self.has_ended(other))
+            .filter(|other| other.spec.lifecycle != Lifecycle::Leaving)
             .count();
-        if !retry && i64::try_from(present).unwrap_or(i64::MAX) > i64::from(replicas) {
-            self.violated(format!("{} is made although shard {} has {present} nodes", node.name_any(), node.spec.shard_index));
+        // A successor comes before what it replaces goes.
+        let rolls = i64::from(self.rolls(cluster) || self.is_troubled(cluster));
+        if !retry && i64::try_from(present).unwrap_or(i64::MAX) > i64::from(replicas) + rolls {
+            self.violated(format!(
+                "{} is made although shard {} has {present} nodes",
+                node.name_any(),
+                node.spec.shard_index
+            ));
         }
+    }
+
+    /// Some node of the cluster is not what would be made now.
+    fn rolls(&self, cluster: &str) -> bool {
+        let image =
+            self.menu.images.values().next().map(|image| format!("{}:{}", image.repository, image.tag));
+        let nodes = self.api.list::<ValkeyNode>();
+        nodes.iter().any(|node| node.spec.cluster_name == cluster && Some(&node.spec.image) != image.as_ref())
+    }
+
+    /// Something of the cluster was hurt and may still count as lost.
+    fn is_troubled(&self, cluster: &str) -> bool {
+        self.audit.hurt.contains_key(cluster)
     }
 
     /// The Pod of the node has ended, or is told to go, or is gone.
     fn has_ended(&self, node: &ValkeyNode) -> bool {
         let Some(record) = node.status.as_ref().and_then(|status| status.pod.as_ref()) else { return false };
-        record.terminated_at.is_some() || self.valkey.in_pod(&record.uid).is_none() && self.pod_ran(&node.name_any())
+        record.terminated_at.is_some()
+            || self.valkey.in_pod(&record.uid).is_none() && self.pod_ran(&node.name_any())
     }
 
     /// The Pod of this name has or had a process; gone counts.
@@ -48,7 +73,8 @@ impl World {
 
     /// A node is deleted: it owns nothing and is nobody's member, unless the whole cluster goes.
     pub fn judge_delete(&mut self, name: &str, uid: &str) {
-        let Some(node) = self.api.get::<ValkeyNode>(name).filter(|node| node.uid().as_deref() == Some(uid)) else {
+        let Some(node) = self.api.get::<ValkeyNode>(name).filter(|node| node.uid().as_deref() == Some(uid))
+        else {
             return;
         };
         let cluster = self.api.get::<ValkeyCluster>(&node.spec.cluster_name);
@@ -66,7 +92,8 @@ impl World {
         if process.primary.is_none() && !process.own_slots().is_empty() {
             words.push(format!("deletes {name}, which lives and owns {}", process.own_slots()));
         }
-        let others = self.valkey.of_cluster(&node.spec.cluster_name).filter(|other| other.id != id && !other.frozen);
+        let others =
+            self.valkey.of_cluster(&node.spec.cluster_name).filter(|other| other.id != id && !other.frozen);
         for other in others {
             let met = other.peers.contains_key(&id) && self.valkey.network.cut_of(other.id).operator;
             if other.slots.contains_key(&id) {

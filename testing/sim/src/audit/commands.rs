@@ -58,7 +58,9 @@ impl World {
 
     fn epoch_in_use(&self, node: &Node, epoch: u64) -> Vec<String> {
         let user = self.siblings(node).find(|other| other.primary.is_none() && other.epoch == epoch);
-        user.map(|other| format!("{} gets epoch {epoch} of {}", node.home.pod, other.home.pod)).into_iter().collect()
+        user.map(|other| format!("{} gets epoch {epoch} of {}", node.home.pod, other.home.pod))
+            .into_iter()
+            .collect()
     }
 
     /// A slot that a living process owns, by its own account or by a view in which its owner lives.
@@ -72,7 +74,10 @@ impl World {
             for (owner, _) in owners {
                 if *owner != node.id && *owner != other.id && self.valkey.nodes.contains_key(owner) {
                     let owner = self.valkey.name(*owner);
-                    words.push(format!("{} gets slots that {owner} owns for {}", node.home.pod, other.home.pod));
+                    words.push(format!(
+                        "{} gets slots that {owner} owns for {}",
+                        node.home.pod, other.home.pod
+                    ));
                 }
             }
         }
@@ -179,7 +184,8 @@ impl World {
             words.push(format!("{kind:?} on {pod} although {name} lives"));
         }
         let slots = node.slots_of(dead);
-        let successor = self.siblings(node).find(|it| it.primary.is_none() && it.own_slots().intersects(&slots));
+        let successor =
+            self.siblings(node).find(|it| it.primary.is_none() && it.own_slots().intersects(&slots));
         if let Some(successor) = successor {
             words.push(format!("{kind:?} on {pod} although {} has succeeded {name}", successor.home.pod));
         }
@@ -198,7 +204,8 @@ impl World {
         }
         let doubts = node.peers.iter().any(|(id, peer)| *id != dead && peer.failing());
         let voters = node.voters();
-        let living = voters.iter().filter(|id| self.valkey.nodes.get(*id).is_some_and(|it| self.is_reachable(it)));
+        let living =
+            voters.iter().filter(|id| self.valkey.nodes.get(*id).is_some_and(|it| self.is_reachable(it)));
         if kind == FailoverKind::Takeover && !doubts && living.count() >= node.majority() {
             words.push(format!("TAKEOVER on {pod} although a majority can vote"));
         }

@@ -20,6 +20,18 @@ fn check(holds: bool, what: impl FnOnce() -> String) -> Verdict {
 }
 
 impl World {
+    /// What the operator says of each cluster: why it waits.
+    pub fn said(&self) -> String {
+        let words = |cluster: &std::sync::Arc<ValkeyCluster>| {
+            let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+            let progressing = conditions.filter(|condition| condition.type_ == "Progressing");
+            let words: Vec<String> =
+                progressing.map(|condition| format!("{}: {}", condition.reason, condition.message)).collect();
+            format!("{} says {}", cluster.name_any(), words.join("; "))
+        };
+        self.api.list::<ValkeyCluster>().iter().map(words).collect::<Vec<_>>().join(", ")
+    }
+
     /// Every cluster that exists is whole, and nothing of any other is left.
     pub fn converged(&self) -> Verdict {
         let clusters = self.api.list::<ValkeyCluster>();
@@ -49,7 +61,8 @@ impl World {
             let cluster = label(names::LABEL_INSTANCE).is_some_and(|cluster| clusters.contains(cluster));
             let component = label(names::LABEL_COMPONENT).map(String::as_str);
             let node = name.trim_end_matches("-config");
-            let alive = component != Some(names::COMPONENT_NODE) || self.api.get::<ValkeyNode>(node).is_some();
+            let alive =
+                component != Some(names::COMPONENT_NODE) || self.api.get::<ValkeyNode>(node).is_some();
             check(cluster && alive && meta.deletion_timestamp.is_none(), || {
                 format!("{} {name} is left over", T::kind(&()))
             })?;
@@ -120,8 +133,9 @@ fn converged_views(cluster: &str, members: &[&Node], shards: usize, replicas: i3
         let mut known: BTreeSet<NodeId> = node.peers.keys().copied().collect();
         known.insert(node.id);
         let name = &node.home.pod;
-        check(known == ids && node.handshakes.is_empty(), || {
-            format!("{name} knows {} nodes and {} in handshake, of {}", known.len(), node.handshakes.len(), ids.len())
+        let more: Vec<_> = known.difference(&ids).collect();
+        check(known == ids, || {
+            format!("{name} knows {} nodes of {}, and {more:?} besides", known.len(), ids.len())
         })?;
         let failing = node.peers.values().any(|peer| peer.failing());
         check(!failing, || format!("{name} believes that somebody failed"))?;
@@ -130,6 +144,9 @@ fn converged_views(cluster: &str, members: &[&Node], shards: usize, replicas: i3
                 format!("{name} and {} disagree about its slots", primary.home.pod)
             })?;
         }
+    }
+    for node in members {
+        check(node.handshakes.is_empty(), || format!("{} is still greeting somebody", node.home.pod))?;
     }
     for primary in primaries {
         let synced = members.iter().filter(|node| node.primary == Some(primary.id) && node.link.up).count();

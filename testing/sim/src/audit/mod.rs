@@ -20,6 +20,9 @@ use crate::world::valkey::Promotion;
 /// Two owners of a slot who reach each other settle it within this time, milliseconds.
 const SETTLING: Ms = 40_000;
 
+/// No story needs as many actions on one cluster.
+const MANY: u32 = 700;
+
 /// The kind of a mutating action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -79,6 +82,7 @@ pub struct Audit {
     deposed: BTreeMap<NodeId, NodeId>,
     overlaps: BTreeMap<(NodeId, NodeId), Ms>,
     strangers: BTreeSet<(NodeId, NodeId)>,
+    intents: BTreeMap<String, u32>,
     /// When something was last hurt, by cluster.
     pub hurt: BTreeMap<String, Ms>,
     /// Planned hand-overs by cluster and shard index since the last edit or trouble.
@@ -102,7 +106,13 @@ impl World {
     /// The intent of tick `number` was recorded.
     pub fn note_intent(&mut self, operator: &str, cluster: &str, number: u64) {
         let tick = self.audit.ticks.entry((operator.to_owned(), cluster.to_owned(), number)).or_default();
-        if std::mem::replace(&mut tick.intent, true) {
+        let twice = std::mem::replace(&mut tick.intent, true);
+        let count = self.audit.intents.entry(cluster.to_owned()).or_default();
+        *count += 1;
+        if *count > MANY {
+            self.violated(format!("{cluster} took {MANY} actions: something is done and undone for ever"));
+        }
+        if twice {
             self.violated(format!("{operator} records two intents in one tick of {cluster}"));
         }
     }
@@ -131,7 +141,9 @@ impl World {
         tick.targets.insert(pod.to_owned());
         let many = tick.targets.len() > 1 && kind != Kind::Forget;
         if many && formed {
-            self.violated(format!("{operator} sends {kind:?} to several nodes of the formed {cluster} in one tick"));
+            self.violated(format!(
+                "{operator} sends {kind:?} to several nodes of the formed {cluster} in one tick"
+            ));
         }
         if self.valkey.known.get(&to).is_some_and(|home| home.pod != pod) {
             self.violated(format!("a command for {pod} reaches {}", self.valkey.name(to)));
@@ -152,7 +164,11 @@ impl World {
                 let stranger =
                     self.valkey.known.get(id).is_some_and(|home| home.cluster != node.home.cluster);
                 if stranger && self.audit.strangers.insert((node.id, *id)) {
-                    found.push(format!("{} knows {} of another cluster", node.home.pod, self.valkey.name(*id)));
+                    found.push(format!(
+                        "{} knows {} of another cluster",
+                        node.home.pod,
+                        self.valkey.name(*id)
+                    ));
                 }
             }
         }
@@ -167,18 +183,22 @@ impl World {
             .nodes
             .values()
             .filter(|node| !node.frozen && node.votes())
-            .filter(|node| self.valkey.network.cut_of(node.id) == crate::world::valkey::network::Cut::default())
+            .filter(|node| {
+                self.valkey.network.cut_of(node.id) == crate::world::valkey::network::Cut::default()
+            })
             .collect();
         let mut now = BTreeMap::new();
         for (number, left) in whole.iter().enumerate() {
             for right in whole.iter().skip(number + 1) {
-                if left.home.cluster == right.home.cluster && left.own_slots().intersects(&right.own_slots()) {
+                if left.home.cluster == right.home.cluster && left.own_slots().intersects(&right.own_slots())
+                {
                     let pair = (left.id, right.id);
                     now.insert(pair, self.audit.overlaps.get(&pair).copied().unwrap_or(self.now));
                 }
             }
         }
-        let old: Vec<_> = now.iter().filter(|(_, since)| self.now - **since > SETTLING).map(|(pair, _)| *pair).collect();
+        let old: Vec<_> =
+            now.iter().filter(|(_, since)| self.now - **since > SETTLING).map(|(pair, _)| *pair).collect();
         self.audit.overlaps = now;
         for (left, right) in old {
             self.audit.overlaps.remove(&(left, right));
@@ -196,7 +216,9 @@ impl World {
         *count += 1;
         if *count > 1 {
             let (winner, from) = (self.valkey.name(winner), self.valkey.name(from));
-            self.violated(format!("{winner} takes over from {from}: the second hand-over of its shard in one roll"));
+            self.violated(format!(
+                "{winner} takes over from {from}: the second hand-over of its shard in one roll"
+            ));
         }
     }
 
@@ -216,7 +238,10 @@ impl World {
             let before = self.audit.deposed.insert(from, winner);
             if let Some(before) = before.filter(|before| *before != winner) {
                 let names = (self.valkey.name(before), self.valkey.name(winner), self.valkey.name(from));
-                self.violated(format!("{} and {} were promoted ({how:?}) for one death of {}", names.0, names.1, names.2));
+                self.violated(format!(
+                    "{} and {} were promoted ({how:?}) for one death of {}",
+                    names.0, names.1, names.2
+                ));
             }
         }
     }

@@ -70,7 +70,8 @@ impl Kube for SimKube {
         let uid = cluster.uid().unwrap_or_default();
         let nodes: Vec<Arc<ValkeyNode>> =
             caches.nodes.all().filter(|node| build::owned_by(&node.metadata, &uid)).cloned().collect();
-        let pods = nodes.iter().filter_map(|node| Some((node.name_any(), caches.pods.get(&node.name_any())?)));
+        let pods =
+            nodes.iter().filter_map(|node| Some((node.name_any(), caches.pods.get(&node.name_any())?)));
         Ok(Some(Seen {
             pods: pods.collect(),
             nodes,
@@ -90,7 +91,10 @@ impl Kube for SimKube {
     ) -> Result<Option<ClusterObject>, KubeError> {
         let like = like.clone();
         let what = "reading a cluster-level object";
-        self.line.api(what.to_owned(), move |world| Ok(objects::live(world, &like))).await.map_err(failed(what))
+        self.line
+            .api(what.to_owned(), move |world| Ok(objects::live(world, &like)))
+            .await
+            .map_err(failed(what))
     }
 
     async fn live_nodes(&self, cluster: &ValkeyCluster) -> Result<Vec<ValkeyNode>, KubeError> {
@@ -105,9 +109,9 @@ impl Kube for SimKube {
 
     async fn live_pod(&self, _: &str, name: &str) -> Result<Option<Pod>, KubeError> {
         let pod = name.to_owned();
-        let reply = self
-            .line
-            .api(format!("read Pod {name}"), move |world| Ok(world.api.get::<Pod>(&pod).map(|it| it.as_ref().clone())));
+        let reply = self.line.api(format!("read Pod {name}"), move |world| {
+            Ok(world.api.get::<Pod>(&pod).map(|it| it.as_ref().clone()))
+        });
         reply.await.map_err(failed("reading the Pod"))
     }
 

@@ -53,7 +53,9 @@ fn failed(operation: &'static str, kind: &'static str, of: &Key, error: ApiError
     let class = match &error {
         ApiError::Conflict => CallClass::Conflict,
         ApiError::Invalid(_) => CallClass::Refused,
-        ApiError::NotFound | ApiError::Exists | ApiError::Internal | ApiError::Timeout => CallClass::Unavailable,
+        ApiError::NotFound | ApiError::Exists | ApiError::Internal | ApiError::Timeout => {
+            CallClass::Unavailable
+        }
     };
     let Key { namespace, name } = of.clone();
     CallError { operation, kind, namespace, name, class, source: Box::new(error) }

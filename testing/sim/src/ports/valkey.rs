@@ -71,7 +71,8 @@ impl SimValkey {
             }
             let late = matches!(
                 result,
-                Err(ValkeyError::Timeout { .. } | ValkeyError::LostReply { cause: LostCause::TimedOut(_), .. })
+                Err(ValkeyError::Timeout { .. }
+                    | ValkeyError::LostReply { cause: LostCause::TimedOut(_), .. })
             );
             let at = world.now + if late { LIMIT } else { back };
             world.queue.plan(at, move |_| answer.fill(result));

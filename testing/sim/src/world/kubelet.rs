@@ -72,9 +72,10 @@ impl Kubelets {
 
     fn draw_ip(&mut self, machine: &str, pod_uid: &str, now: Ms) -> Option<IpAddr> {
         let machine = self.machines.get_mut(machine)?;
-        let ip = (1..=POOL).map(|host| IpAddr::V4(Ipv4Addr::new(10, 0, machine.number, host))).find(|ip| {
-            !machine.used.contains_key(ip) && machine.freed.get(ip).is_none_or(|at| now - at >= COOL_DOWN)
-        })?;
+        let ip =
+            (1..=POOL).map(|host| IpAddr::V4(Ipv4Addr::new(10, 0, machine.number, host))).find(|ip| {
+                !machine.used.contains_key(ip) && machine.freed.get(ip).is_none_or(|at| now - at >= COOL_DOWN)
+            })?;
         machine.used.insert(ip, pod_uid.to_owned());
         Some(ip)
     }
@@ -148,10 +149,9 @@ impl World {
             self.remove_pod(&uid, &name);
             return;
         }
-        self.kubelets.pods.insert(
-            uid.clone(),
-            Held { name, machine, ip: None, running: false, stopping: false },
-        );
+        self.kubelets
+            .pods
+            .insert(uid.clone(), Held { name, machine, ip: None, running: false, stopping: false });
         let at = self.now + 200 + self.rng.i64(0..self.pace.pod_start);
         self.queue.plan(at, move |world| world.start_container(&uid));
     }
@@ -159,7 +159,8 @@ impl World {
     /// Starts the container, once what it mounts is there and its image can be pulled.
     fn start_container(&mut self, uid: &str) {
         let Some(held) = self.kubelets.pods.get(uid).cloned() else { return };
-        let Some(pod) = self.api.get::<Pod>(&held.name).filter(|pod| pod.metadata.uid.as_deref() == Some(uid))
+        let Some(pod) =
+            self.api.get::<Pod>(&held.name).filter(|pod| pod.metadata.uid.as_deref() == Some(uid))
         else {
             return;
         };
@@ -182,8 +183,13 @@ impl World {
             self.queue.plan(again, move |world| world.start_container(&retry));
             return;
         };
-        let home =
-            Home { pod: held.name.clone(), pod_uid: uid.to_owned(), cluster, machine: held.machine.clone(), ip };
+        let home = Home {
+            pod: held.name.clone(),
+            pod_uid: uid.to_owned(),
+            cluster,
+            machine: held.machine.clone(),
+            ip,
+        };
         self.valkey.start(home, login, self.now);
         if let Some(held) = self.kubelets.pods.get_mut(uid) {
             held.ip = Some(ip);
@@ -357,7 +363,8 @@ fn set_condition(pod: &mut Pod, kind: &str, status: bool, message: &str) {
 }
 
 fn set_waiting(pod: &mut Pod, reason: &str, message: &str) {
-    let waiting = ContainerStateWaiting { reason: Some(reason.to_owned()), message: Some(message.to_owned()) };
+    let waiting =
+        ContainerStateWaiting { reason: Some(reason.to_owned()), message: Some(message.to_owned()) };
     let state = ContainerState { waiting: Some(waiting), ..ContainerState::default() };
     set_state(pod, "Pending", state, None);
 }

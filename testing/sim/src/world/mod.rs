@@ -38,6 +38,8 @@ pub struct Tempo {
 pub struct World {
     /// Virtual time.
     pub now: Ms,
+    /// How far the operator's clocks are off.
+    pub skew: Ms,
     /// What is due.
     pub queue: Queue,
     /// Chance; every draw of the simulation comes from the seed.
@@ -50,6 +52,8 @@ pub struct World {
     pub valkey: Valkey,
     /// Clients that write.
     pub clients: Clients,
+    /// Pods that vanished without a record of their end, by UID, and since when.
+    pub missed: BTreeMap<String, Ms>,
     /// The menu, as every cache shows it.
     pub menu: Arc<Menu>,
     /// How often calls fail.
@@ -69,12 +73,14 @@ impl World {
         let valkey = Valkey::new(rng.fork());
         let mut world = Self {
             now: START,
+            skew: 0,
             queue: Queue::default(),
             rng,
             api: ApiServer::default(),
             kubelets: Kubelets::new(machines),
             valkey,
             clients: Clients::default(),
+            missed: BTreeMap::new(),
             menu: Arc::new(people::menu("9.1.2")),
             rates,
             pace,
@@ -118,6 +124,7 @@ fn beat(world: &mut World) {
     if (now / STEP) % 5 == 0 {
         world.api.collect_garbage(now);
         world.accept_acl();
+        world.confirm_dead();
         world.write_keys();
     }
     world.hear_processes();
@@ -141,7 +148,8 @@ impl World {
             if data.get(names::KEY_USERS_ACL_ACCEPTED) == Some(text) {
                 continue;
             }
-            let Some(cluster) = map.metadata.labels.as_ref().and_then(|it| it.get(names::LABEL_INSTANCE)) else {
+            let Some(cluster) = map.metadata.labels.as_ref().and_then(|it| it.get(names::LABEL_INSTANCE))
+            else {
                 continue;
             };
             let proved = self.valkey.of_cluster(cluster).any(|node| !node.frozen);

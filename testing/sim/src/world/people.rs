@@ -4,9 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster_ctl::ports::Menu;
-use shared::api::{ValkeyCluster, ValkeyClusterSpec, ValkeyConfigSpec, ValkeyImageSpec};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use shared::api::{ValkeyCluster, ValkeyClusterSpec, ValkeyConfigSpec, ValkeyImageSpec, ValkeyNode};
+use shared::names::ANNOTATION_CONFIRMED_DEAD;
 
 use super::World;
+use crate::clock::Ms;
+
+/// A person looks after a vanished Pod for this long, milliseconds.
+const CONFIRMED_AFTER: Ms = 40_000;
 
 /// The one config of the menu.
 pub const CONFIG: &str = "small";
@@ -59,6 +66,33 @@ impl World {
     pub fn delete_cluster(&mut self, name: &str) {
         self.say("people", &format!("delete {name}"));
         drop(self.api.delete::<ValkeyCluster>(self.now, name, None, None));
+    }
+
+    /// A person who saw a Pod vanish without a trace confirms, a while later, that it is dead: nothing else proves it.
+    pub fn confirm_dead(&mut self) {
+        for node in self.api.list::<ValkeyNode>() {
+            let Some(record) = node.status.as_ref().and_then(|status| status.pod.clone()) else { continue };
+            let name = node.metadata.name.clone().unwrap_or_default();
+            let gone = record.terminated_at.is_none()
+                && self.valkey.in_pod(&record.uid).is_none()
+                && self.api.get::<Pod>(&name).is_none();
+            if !gone {
+                self.missed.remove(&record.uid);
+                continue;
+            }
+            let since = *self.missed.entry(record.uid.clone()).or_insert(self.now);
+            if self.now - since < CONFIRMED_AFTER
+                || node.annotations().contains_key(ANNOTATION_CONFIRMED_DEAD)
+            {
+                continue;
+            }
+            self.say("people", &format!("confirm that {name} is dead"));
+            let done = self.api.update::<ValkeyNode>(self.now, &name, None, None, |node| {
+                node.annotations_mut().insert(ANNOTATION_CONFIRMED_DEAD.to_owned(), record.uid);
+                Ok(())
+            });
+            drop(done);
+        }
     }
 
     /// The platform team names another image tag; every cluster is woken by its heartbeat at the latest.

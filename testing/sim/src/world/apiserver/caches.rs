@@ -177,10 +177,15 @@ impl NodeCaches {
         let mut woken: Vec<String> =
             self.nodes.catch_up(api, now).iter().filter_map(|it| it.metadata.name.clone()).collect();
         let mut owners: Vec<String> = Vec::new();
-        owners.extend(self.pods.catch_up(api, now).iter().filter_map(|it| owner(&it.metadata).map(str::to_owned)));
+        owners.extend(
+            self.pods.catch_up(api, now).iter().filter_map(|it| owner(&it.metadata).map(str::to_owned)),
+        );
         let maps = self.config_maps.catch_up(api, now);
         owners.extend(maps.iter().filter_map(|it| owner(&it.metadata).map(str::to_owned)));
-        let owned = self.nodes.all().filter(|node| node.metadata.uid.as_ref().is_some_and(|uid| owners.contains(uid)));
+        let owned = self
+            .nodes
+            .all()
+            .filter(|node| node.metadata.uid.as_ref().is_some_and(|uid| owners.contains(uid)));
         woken.extend(owned.filter_map(|node| node.metadata.name.clone()));
         woken
     }

@@ -23,7 +23,9 @@ pub fn apply_pod_record(node: &mut ValkeyNode, record: &PodRecord) -> Result<(),
             return Err(ApiError::Invalid("the pod's UID is recorded once and never changes".to_owned()));
         }
         if old.terminated_at.is_some() && old != record {
-            return Err(ApiError::Invalid("the end of the pod is recorded once and never changes".to_owned()));
+            return Err(ApiError::Invalid(
+                "the end of the pod is recorded once and never changes".to_owned(),
+            ));
         }
     }
     status.pod = Some(record.clone());

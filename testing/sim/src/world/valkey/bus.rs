@@ -129,11 +129,7 @@ impl Node {
         self.slots
             .iter()
             .filter(|(owner, slots)| **owner != claimant && slots.intersects(&message.slots))
-            .map(|(owner, slots)| Update {
-                id: *owner,
-                epoch: self.epoch_of(*owner),
-                slots: slots.clone(),
-            })
+            .map(|(owner, slots)| Update { id: *owner, epoch: self.epoch_of(*owner), slots: slots.clone() })
             .filter(|update| update.epoch > message.epoch)
             .collect()
     }

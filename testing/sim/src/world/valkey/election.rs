@@ -124,7 +124,11 @@ impl Valkey {
         let history = self.draw_stream();
         node.stream.second = Some((node.stream.id, node.stream.offset));
         node.stream.id = history;
-        self.log(now, node, &format!("is promoted ({how:?}) in the place of {}, epoch {epoch}", self.name(primary)));
+        self.log(
+            now,
+            node,
+            &format!("is promoted ({how:?}) in the place of {}, epoch {epoch}", self.name(primary)),
+        );
         self.promotions.push((node.id, primary, how));
         self.broadcast(node, now);
     }

@@ -77,10 +77,14 @@ impl Valkey {
             Some("Slots are no longer owned by myself")
         } else if !self.reaches(node, job.target) {
             Some("Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node")
-        } else if self.nodes.get(&job.target).is_none_or(|target| {
-            target.primary.is_some() || !target.peers.contains_key(&node.id)
-        }) {
-            Some("Received error during handshake to target: -ERR Slot migration can only be used on primary nodes.")
+        } else if self
+            .nodes
+            .get(&job.target)
+            .is_none_or(|target| target.primary.is_some() || !target.peers.contains_key(&node.id))
+        {
+            Some(
+                "Received error during handshake to target: -ERR Slot migration can only be used on primary nodes.",
+            )
         } else {
             None
         };

@@ -22,7 +22,13 @@ pub fn report(node: &Node, now: Ms) -> NodeReport {
         link_connected: false,
         ..blank(handshake.id)
     }));
-    NodeReport { id: node.id, nodes, cluster: cluster_info(node, now), info: info(node, now), migrations: Some(node.jobs.iter().map(|job| migration(node, job)).collect()) }
+    NodeReport {
+        id: node.id,
+        nodes,
+        cluster: cluster_info(node, now),
+        info: info(node, now),
+        migrations: Some(node.jobs.iter().map(|job| migration(node, job)).collect()),
+    }
 }
 
 fn migration(node: &Node, job: &Job) -> SlotMigration {
