@@ -42,6 +42,14 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
                 return Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message));
             }
         }
+        if let Some(report) = member.report().filter(|report| !is_itself(member, report)) {
+            // Somebody was still learning of it by gossip, and introduced it again under its new ID.
+            if report.nodes.len() > 1 || view::listed_by_others(seen, report.id) {
+                let Some(on) = view::target(member) else { continue };
+                let message = format!("resetting {} again: others still know it", member.name);
+                return Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message));
+            }
+        }
         let on: Vec<Target> = seen
             .reports()
             .filter(|(_, report)| report.id != id && report.line(id).is_some())

@@ -63,7 +63,7 @@ pub enum Violation {
         id: NodeId,
     },
     /// A member that is in use would be reset.
-    #[error("{node} is not Leaving, owns slots, or is replicated")]
+    #[error("{node} neither leaves nor lacks a copy, or it owns slots or is replicated")]
     ResetsUsed {
         /// The node.
         node: String,
@@ -183,14 +183,32 @@ fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Re
     Ok(())
 }
 
-/// Only a member that is marked Leaving, owns nothing in any view, and that nobody replicates.
+/// Only a member that is marked Leaving, or a replica of a dead primary that never had its data; it owns nothing in any
+/// view and nobody replicates it.
 fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violation> {
-    let leaving =
-        seen.members.get(&node.name).is_some_and(|member| member.spec.lifecycle == Lifecycle::Leaving);
+    let member = seen.members.get(&node.name);
+    let leaving = member.is_some_and(|member| member.spec.lifecycle == Lifecycle::Leaving);
+    let copyless = member.and_then(|member| member.report()).is_some_and(|report| {
+        let of_dead =
+            report.nodes.iter().filter(|line| line.flags.myself).filter_map(|line| line.primary).any(
+                |primary| {
+                    seen.members.values().any(|other| other.id() == Some(primary) && other.verified_dead())
+                },
+            );
+        let link = report.info.link.as_ref();
+        let no_copy = link.is_none_or(|link| {
+            link.offset.0 <= 1 || link.sync_in_progress || link.down_since_seconds == Some(-1)
+        });
+        of_dead && (no_copy || report.info.loading)
+    });
     let used = seen.reports().any(|(_, report)| {
         report.nodes.iter().any(|line| (line.id == id && !line.slots.is_empty()) || line.primary == Some(id))
     });
-    if leaving && !used { Ok(()) } else { Err(Violation::ResetsUsed { node: node.name.clone() }) }
+    if (leaving || copyless) && !used {
+        Ok(())
+    } else {
+        Err(Violation::ResetsUsed { node: node.name.clone() })
+    }
 }
 
 /// Only slots that the giver alone owns, to a primary.

@@ -23,7 +23,10 @@ pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
     ids.sort_unstable();
     ids.dedup();
     for id in ids {
-        let dead = seen.member_by_id(id).is_some_and(Member::verified_dead) || failed_for_majority(seen, id);
+        let dead = match seen.member_by_id(id) {
+            Some(member) => member.verified_dead() || was_reset(member) || failed_for_majority(seen, id),
+            None => departed(seen, id),
+        };
         let answers = seen.reports().any(|(_, report)| report.id == id);
         if !dead || answers || !view::slots_of(seen, id).is_empty() || replicated(seen, id) {
             continue;
@@ -38,6 +41,16 @@ pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
         return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::ForgettingNode, message));
     }
     Verdict::Pass
+}
+
+/// It answers under another ID than the one on record: nobody will ever answer under that one again.
+fn was_reset(member: &Member) -> bool {
+    member.report().is_some_and(|report| !shards::is_itself(member, report))
+}
+
+/// An ID of no member that no view holds for alive: a member that was removed while this view was away.
+fn departed(seen: &Observed, id: NodeId) -> bool {
+    seen.lines_of(id).all(|line| line.flags.fail || line.flags.pfail || line.flags.noaddr)
 }
 
 /// A dead primary of a shard that has a copy: the best copy is promoted at once, by vote where a vote is possible.
@@ -115,6 +128,11 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
                 member.report().is_some_and(|report| report.nodes.len() == 1 && report.info.keys == 0)
             });
         let Some(fresh) = fresh else {
+            if let Some(on) = follower_without_copy(seen, id) {
+                let message =
+                    format!("{} never had a copy of the lost {}, resetting it", on.node.name, dead.name);
+                return Verdict::act(Decision::act(Action::Reset { on }, Reason::ShardLost, message));
+            }
             let taken = seen
                 .staying()
                 .any(|member| member.shard_index() == dead.shard_index() && !member.verified_dead());
@@ -155,6 +173,13 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
     Verdict::Pass
 }
 
+/// A replica of the lost owner; none of them has a copy, so nothing of use is on it.
+fn follower_without_copy(seen: &Observed, id: NodeId) -> Option<Target> {
+    seen.reports()
+        .filter(|(_, report)| report.myself().and_then(|line| line.primary) == Some(id))
+        .find_map(|(member, _)| view::target(member))
+}
+
 /// The objects of the dead go last, when no live view lists them.
 pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
     // A silent member may still list the dead.
@@ -165,7 +190,8 @@ pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
         return Verdict::Pass;
     }
     let gone = seen.staying().find(|member| {
-        member.verified_dead()
+        (member.verified_dead() || was_reset(member))
+            && member.spec.lifecycle != Lifecycle::Leaving
             && member.id().is_none_or(|id| !view::listed_by_others(seen, id))
             && member.recorded_id.is_some()
     });

@@ -48,6 +48,9 @@ fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decisio
 }
 
 fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String> {
+    if member.pod_vanished && !member.verified_dead() {
+        return Some("lost its Pod".to_owned());
+    }
     if never_answered(member) {
         let outdated = want.template.as_ref().is_ok_and(|template| is_outdated(&member.spec, template));
         return outdated.then(|| "never started and its spec is outdated".to_owned());
@@ -57,9 +60,6 @@ fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String>
     }
     if member.verified_dead() {
         return Some("was confirmed dead".to_owned());
-    }
-    if member.pod_vanished {
-        return Some("lost its Pod".to_owned());
     }
     if member.pod.as_ref().is_some_and(|pod| pod.deleting) {
         return Some("has a Pod that is being deleted".to_owned());

@@ -9,10 +9,15 @@ use crate::action::{Decision, NodeRef, Pace, Target, Wait};
 use crate::model::{Answer, Container, Desired, Member, Observed};
 use crate::words::Reason;
 
-/// The member as the target of a command; `None` unless its server answered in this tick.
+/// The member as the target of a command; `None` unless its server answered in this tick and its Pod is on record: no
+/// command changes a node before both its ID and its Pod's UID are recorded.
 pub(crate) fn target(member: &Member) -> Option<Target> {
-    let pod = member.pod.as_ref()?;
+    let pod = member.pod.as_ref().filter(|pod| is_recorded(member, pod))?;
     Some(Target { node: node_ref(member), pod_uid: pod.uid.clone(), id: member.report()?.id, ip: pod.ip? })
+}
+
+fn is_recorded(member: &Member, pod: &crate::model::Pod) -> bool {
+    member.recorded_pod.as_ref().is_some_and(|record| record.uid == pod.uid)
 }
 
 /// The member as an object.
@@ -111,6 +116,10 @@ pub(crate) fn answer_wait(member: &Member) -> Option<Wait> {
             message: format!(
                 "{name} refuses the operator's password; compare the auth Secret with what the node loaded"
             ),
+        }),
+        Answer::Said(_) if !member.pod.as_ref().is_some_and(|pod| is_recorded(member, pod)) => Some(Wait {
+            reason: Reason::NodesStarting,
+            message: format!("the Pod of {name} is not on record yet"),
         }),
         Answer::Silent(_) | Answer::Said(_) | Answer::NotAsked => None,
     }

@@ -228,3 +228,49 @@ fn given_a_retired_node_whose_pod_still_goes_then_the_cluster_is_not_settled_yet
         .plan();
     assert_eq!((decision.action, decision.reason), (None, Reason::Retiring));
 }
+
+#[test]
+fn given_a_pod_that_is_not_on_record_then_no_command_goes_to_its_node() {
+    let decision = world(3, 0).answering().with(|world| world.node("c-01").unrecorded_pod = true).plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::NodesStarting));
+}
+
+#[test]
+fn given_a_pod_that_went_before_it_started_then_its_node_is_replaced() {
+    let world = world(1, 0).created().with(|world| world.node("c-00").pod_vanished = true);
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-00"));
+}
+
+#[test]
+fn given_an_id_of_nobody_that_one_view_still_lists_as_failed_then_it_is_forgotten_there() {
+    let ghost = |world: &mut crate::world::World| world.ghosts = vec![("c-00".to_owned(), id(99))];
+    let Action::Forget { id: forgotten, on } = world(2, 0).formed().with(ghost).action() else {
+        panic!("kept")
+    };
+    assert_eq!((forgotten, on.len(), on[0].node.name.as_str()), (id(99), 1, "c-01"));
+}
+
+#[test]
+fn given_a_lost_owner_whose_replicas_never_synced_then_they_are_reset_and_the_shard_is_made_anew() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.kill("c-02");
+        world.node("c-03").offset = 1;
+    });
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-03"));
+    let node = world.node("c-03");
+    (node.recorded_id, node.id, node.primary) = (Some(id(4)), id(88), None);
+    node.knows.clear();
+    world.ghosts = vec![("c-03".to_owned(), id(4))];
+    assert!(matches!(world.action(), Action::Forget { id: forgotten, .. } if forgotten == id(4)));
+}
+
+#[test]
+fn given_a_leaving_member_that_gossip_brought_back_under_its_new_id_then_it_is_reset_again() {
+    let world = world(3, 1).formed().with(|world| {
+        let node = world.node("c-03");
+        (node.recorded_id, node.id, node.primary) = (Some(id(4)), id(88), None);
+        node.spec.lifecycle = Lifecycle::Leaving;
+        world.want.shape.replicas = 0;
+    });
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-03" && on.id == id(88)));
+}

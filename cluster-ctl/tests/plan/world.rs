@@ -29,6 +29,7 @@ pub(crate) struct Node {
     pub(crate) recorded_end: Option<Ending>,
     pub(crate) pod: Option<Pod>,
     pub(crate) pod_vanished: bool,
+    pub(crate) unrecorded_pod: bool,
     pub(crate) voice: Voice,
     pub(crate) id: NodeId,
     pub(crate) epoch: u64,
@@ -153,6 +154,7 @@ impl World {
             recorded_end: None,
             pod: None,
             pod_vanished: false,
+            unrecorded_pod: false,
             voice: Voice::Silent,
             id: id(u8::try_from(number + 1).unwrap()),
             epoch: 0,
@@ -346,6 +348,7 @@ impl World {
             recorded_pod: node
                 .pod
                 .as_ref()
+                .filter(|_| !node.unrecorded_pod)
                 .map(|pod| PodRecord { uid: pod.uid.clone(), ended: node.recorded_end.clone() }),
             pod: node.pod.clone(),
             pod_vanished: node.pod_vanished,
