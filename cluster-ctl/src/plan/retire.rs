@@ -59,6 +59,16 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
             let message = format!("forgetting {} on {} nodes", member.name, on.len());
             return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::Retiring, message));
         }
+        let greeting = |report: &shared::valkey::report::NodeReport| {
+            report.nodes.iter().any(|line| line.flags.handshake)
+        };
+        if seen.reports().any(|(other, report)| other.name != member.name && greeting(report)) {
+            // The greeting may be for its address, and would bring it back under its new ID.
+            return Verdict::wait(
+                Reason::Retiring,
+                format!("{} goes when no introduction is under way", member.name),
+            );
+        }
         return delete(member, "nobody lists it any more");
     }
     Verdict::Pass

@@ -125,7 +125,9 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
         let orphans = orphaned_slots(seen, id);
         let fresh =
             seen.staying().filter(|member| member.shard_index() == dead.shard_index()).find(|member| {
-                member.report().is_some_and(|report| report.nodes.len() == 1 && report.info.keys == 0)
+                member.report().is_some_and(|report| {
+                    shards::is_itself(member, report) && report.nodes.len() == 1 && report.info.keys == 0
+                })
             });
         let Some(fresh) = fresh else {
             if let Some(on) = follower_without_copy(seen, id) {
