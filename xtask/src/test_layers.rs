@@ -29,11 +29,14 @@ pub(crate) enum Layer {
     Valkey,
     /// Custom resources and permissions; needs a Kubernetes API
     Api,
+    /// The real operator against a model, from seeds; takes minutes, so only when asked for
+    Sim,
     /// The operator as people use it; needs a Kubernetes and the operator's image
     E2e,
 }
 
 impl Layer {
+    /// What a run of all layers runs.
     const ALL: [Self; 4] = [Self::Unit, Self::Valkey, Self::Api, Self::E2e];
 
     fn name(self) -> &'static str {
@@ -41,13 +44,15 @@ impl Layer {
             Self::Unit => "unit",
             Self::Valkey => "valkey",
             Self::Api => "api",
+            Self::Sim => "sim",
             Self::E2e => "e2e",
         }
     }
 
     fn packages(self) -> &'static [&'static str] {
         match self {
-            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "xtask", "gen", "sim"],
+            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "xtask", "gen"],
+            Self::Sim => &["sim"],
             Self::Valkey => &["test-valkey"],
             Self::Api => &["test-api"],
             Self::E2e => &["test-e2e"],
@@ -76,8 +81,7 @@ struct Outcome {
 /// Runs one layer or all. The last line that is printed is `N passed, M failed`; a layer that could not be
 /// run, or ran no test at all, counts as one failure.
 pub(crate) fn run(paths: &Paths, only: Option<Layer>, cluster: Cluster, args: &[String]) -> ExitCode {
-    let layers: Vec<_> =
-        Layer::ALL.into_iter().filter(|layer| only.is_none_or(|only| only == *layer)).collect();
+    let layers = only.map_or_else(|| Layer::ALL.to_vec(), |only| vec![only]);
     let mut outcomes = Vec::new();
     for layer in layers {
         ui::line(&format!("\n== {} ==", layer.name()));
@@ -152,7 +156,7 @@ fn run_layer(paths: &Paths, layer: Layer, cluster: Cluster, args: &[String]) -> 
 /// Brings up what the layer needs and returns the environment that tells its tests about it.
 fn prepare(paths: &Paths, layer: Layer, cluster: Cluster) -> Result<Vec<(String, PathBuf)>> {
     let mut environment = vec![("VALKEY_OPERATOR_CACHE".to_owned(), paths.cache().to_owned())];
-    if layer == Layer::Unit {
+    if matches!(layer, Layer::Unit | Layer::Sim) {
         return Ok(environment);
     }
     if layer == Layer::Valkey {

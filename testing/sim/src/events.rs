@@ -33,7 +33,7 @@ impl Simulation {
     fn hold_cache(&mut self, process: u8, kind: u8, until: Ms) {
         self.world().say("fault", &format!("cache {kind} of process {process} is held"));
         let index = usize::from(process / 2);
-        if process % 2 == 0 {
+        if process.is_multiple_of(2) {
             if let Some(it) = self.cluster_ctls.get(index) {
                 it.hold_cache(kind, until);
             }
@@ -44,7 +44,7 @@ impl Simulation {
 
     fn plan_crash(&mut self, process: u8, calls: u64, after: bool) {
         let index = usize::from(process / 2);
-        if process % 2 == 0 {
+        if process.is_multiple_of(2) {
             if let Some(it) = self.cluster_ctls.get(index) {
                 it.crash_in(calls, after);
             }
@@ -64,7 +64,7 @@ impl World {
             Event::Machine(number, lasting) => self.lose_machine(&format!("m{number}"), *lasting),
             Event::Kill(victim) => self.on_victim(*victim, "is killed", Self::kill),
             Event::DeletePod(victim) => {
-                self.on_victim(*victim, "loses its Pod to somebody", Self::delete_pod)
+                self.on_victim(*victim, "loses its Pod to somebody", Self::delete_pod);
             }
             Event::Freeze(victim, lasting) => {
                 let lasting = *lasting;

@@ -38,6 +38,8 @@ pub struct Scenario {
     pub events: Vec<(Ms, Event)>,
     /// When the story ends and everything is mended.
     pub calm_at: Ms,
+    /// Ticks without a write that are watched at the end.
+    pub quiet_ticks: u64,
 }
 
 /// Something that happens.
@@ -100,6 +102,7 @@ impl Scenario {
             shape: (shards, replicas),
             events: vec![(0, Event::Create("cart".to_owned(), shards, replicas))],
             calm_at: 30_000,
+            quiet_ticks: 20,
         }
     }
 

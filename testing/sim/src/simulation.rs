@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::clock::{Ms, START};
 use crate::node_loop::NodeCtl;
 use crate::operator::ClusterCtl;
-use crate::ports::{Shared, lock};
-use crate::scenario::{Event, Scenario};
+use crate::ports::mutants::Mutant;
+use crate::ports::{Crash, Shared, lock};
+use crate::scenario::Scenario;
 use crate::world::{Tempo, World};
 
 /// Everything must be well again this long after the story's end, milliseconds.
 const HEALING: Ms = 240_000;
-/// Quiet ticks that are watched at the end.
-const QUIET_TICKS: u64 = 20;
 /// A crashed process starts again after this long, milliseconds.
 const RESTART: Ms = 1_500;
 /// Turns of all processes at one moment before something must be wrong with the simulation itself.
@@ -40,8 +39,10 @@ pub struct Summary {
     pub healed_in: Ms,
     /// Ticks of cluster-ctl.
     pub ticks: u64,
-    /// Calls of the first cluster-ctl.
-    pub calls: u64,
+    /// Calls of the first cluster-ctl before the last event of the story, and until everything was well.
+    pub calls: (u64, u64),
+    /// Likewise of the first node-ctl.
+    pub node_calls: (u64, u64),
 }
 
 /// A run.
@@ -81,21 +82,41 @@ impl Simulation {
     /// Runs the whole story.
     pub fn run(mut self) -> Result<Summary, Box<Failure>> {
         let events = self.scenario.events.clone();
+        let mut before = (0, 0);
         for (at, event) in &events {
             self.until(START + at)?;
+            before = self.calls();
             self.happen(event);
         }
         let calm_at = START + self.scenario.calm_at;
         self.until(calm_at)?;
         self.world().calm();
         let healed_at = self.heal(calm_at + HEALING)?;
+        let until = self.calls();
         self.stay_quiet()?;
         let first = self.cluster_ctls.first();
         Ok(Summary {
             healed_in: healed_at - calm_at,
             ticks: first.map_or(0, ClusterCtl::ticks),
-            calls: first.map_or(0, |it| it.line().calls()),
+            calls: (before.0, until.0),
+            node_calls: (before.1, until.1),
         })
+    }
+
+    fn calls(&self) -> (u64, u64) {
+        let cluster = self.cluster_ctls.first().map_or(0, |it| it.line().calls());
+        (cluster, self.node_ctls.first().map_or(0, |it| it.line().calls()))
+    }
+
+    /// The first cluster-ctl and node-ctl crash at these calls.
+    pub fn plan_crashes(&self, cluster: Option<Crash>, node: Option<Crash>) {
+        self.cluster_ctls.iter().take(1).for_each(|it| it.line().plan_crash(cluster));
+        self.node_ctls.iter().take(1).for_each(|it| it.line().plan_crash(node));
+    }
+
+    /// Every cluster-ctl makes this error.
+    pub fn mutate(&self, mutant: Mutant) {
+        self.cluster_ctls.iter().for_each(|it| it.line().mutate(mutant));
     }
 
     /// Time passes until everything is well, at most until `limit`.
@@ -125,8 +146,11 @@ impl Simulation {
         let ticks: Vec<u64> = self.cluster_ctls.iter().map(ClusterCtl::ticks).collect();
         let any = !self.world().api.list::<shared::api::ValkeyCluster>().is_empty();
         let limit = self.world().now + 3_600_000;
-        while any {
-            let done = |(it, before): (&ClusterCtl, &u64)| it.ticks() >= before + QUIET_TICKS;
+        if !any {
+            return Ok(());
+        }
+        loop {
+            let done = |(it, before): (&ClusterCtl, &u64)| it.ticks() >= before + self.scenario.quiet_ticks;
             if self.cluster_ctls.iter().zip(&ticks).all(done) {
                 break;
             }
@@ -190,6 +214,7 @@ impl Simulation {
         Err(self.failure("time stands still: the simulation itself is wrong"))
     }
 
+    #[expect(clippy::unnecessary_box_returns, reason = "what fails is returned boxed everywhere")]
     fn failure(&self, violation: &str) -> Box<Failure> {
         let tail = self.world().trace.tail(REPORTED).join("\n");
         Box::new(Failure { seed: self.scenario.seed, violation: violation.to_owned(), tail })
@@ -199,9 +224,4 @@ impl Simulation {
 /// Runs the story of `seed`.
 pub fn run_seed(seed: u64, trace: bool) -> Result<Summary, Box<Failure>> {
     Simulation::new(Scenario::from_seed(seed), trace).run()
-}
-
-/// Whether `event` is one that the story of a seed may hold.
-pub fn is_people(event: &Event) -> bool {
-    matches!(event, Event::Create(..) | Event::Resize(..) | Event::Delete(_) | Event::Image(_))
 }

@@ -137,7 +137,7 @@ fn converged_views(cluster: &str, members: &[&Node], shards: usize, replicas: i3
         check(known == ids, || {
             format!("{name} knows {} nodes of {}, and {more:?} besides", known.len(), ids.len())
         })?;
-        let failing = node.peers.values().any(|peer| peer.failing());
+        let failing = node.peers.values().any(super::super::world::valkey::node::Peer::failing);
         check(!failing, || format!("{name} believes that somebody failed"))?;
         for primary in &primaries {
             check(node.slots_of(primary.id) == primary.own_slots(), || {

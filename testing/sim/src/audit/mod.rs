@@ -190,8 +190,11 @@ impl World {
         let mut now = BTreeMap::new();
         for (number, left) in whole.iter().enumerate() {
             for right in whole.iter().skip(number + 1) {
-                if left.home.cluster == right.home.cluster && left.own_slots().intersects(&right.own_slots())
-                {
+                let (Some(ours), Some(theirs)) = (left.slots.get(&left.id), right.slots.get(&right.id))
+                else {
+                    continue;
+                };
+                if left.home.cluster == right.home.cluster && ours.intersects(theirs) {
                     let pair = (left.id, right.id);
                     now.insert(pair, self.audit.overlaps.get(&pair).copied().unwrap_or(self.now));
                 }

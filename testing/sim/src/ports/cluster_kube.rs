@@ -10,6 +10,7 @@ use shared::api::{Lifecycle, ValkeyCluster, ValkeyClusterStatus, ValkeyNode, Val
 use shared::events::Notice;
 use shared::names;
 
+use super::mutants::Mutant;
 use super::{Line, objects};
 use crate::audit::Kind;
 use crate::world::World;
@@ -99,6 +100,11 @@ impl Kube for SimKube {
 
     async fn live_nodes(&self, cluster: &ValkeyCluster) -> Result<Vec<ValkeyNode>, KubeError> {
         let uid = cluster.uid().unwrap_or_default();
+        if self.line.mutant() == Some(Mutant::StaleList) {
+            let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+            let ours = caches.nodes.all().filter(|node| build::owned_by(&node.metadata, &uid));
+            return Ok(ours.map(|node| node.as_ref().clone()).collect());
+        }
         let reply = self.line.api("list nodes".to_owned(), move |world| {
             let nodes = world.api.list::<ValkeyNode>();
             let ours = nodes.iter().filter(|node| build::owned_by(&node.metadata, &uid));
@@ -129,7 +135,8 @@ impl Kube for SimKube {
             |last| format!("intent {} {} {}", last.number, last.kind, last.on),
         );
         let (name, status) = (cluster.name_any(), status.clone());
-        let (uid, version) = (cluster.uid(), cluster.resource_version());
+        let lock = self.line.mutant() != Some(Mutant::NoLock);
+        let (uid, version) = (cluster.uid(), cluster.resource_version().filter(|_| lock));
         let (line, tick, of) = (self.line.name.to_string(), self.line.tick(&name), name.clone());
         self.write("save status", (&cluster.name_any(), word), None, move |world| {
             let saved = world.api.update::<ValkeyCluster>(

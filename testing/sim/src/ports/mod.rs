@@ -5,6 +5,7 @@
 
 pub mod cluster_kube;
 pub mod host;
+pub mod mutants;
 pub mod node_kube;
 pub mod objects;
 pub mod valkey;
@@ -15,6 +16,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use self::mutants::Mutant;
 use crate::clock::Ms;
 use crate::faults::Fate;
 use crate::world::World;
@@ -45,6 +47,7 @@ struct LineState {
     calls: u64,
     crash: Option<Crash>,
     crashed: bool,
+    mutant: Option<Mutant>,
     /// Number of the tick under way, by cluster.
     ticks: BTreeMap<String, u64>,
 }
@@ -76,6 +79,16 @@ impl Line {
     /// Plans a crash.
     pub fn plan_crash(&self, crash: Option<Crash>) {
         self.state().crash = crash;
+    }
+
+    /// Makes the process a mutant.
+    pub fn mutate(&self, mutant: Mutant) {
+        self.state().mutant = Some(mutant);
+    }
+
+    /// The error that it makes.
+    pub fn mutant(&self) -> Option<Mutant> {
+        self.state().mutant
     }
 
     /// Calls so far.

@@ -175,7 +175,11 @@ impl Kube for SimNodeKube {
 
     async fn tell(&self, node: &ValkeyNode, notice: Notice) {
         let of = Key::new("", node.name_any());
-        drop(self.write("tell", "event of", &of, move |_, _| Ok(drop(notice))).await);
+        let told = move |_: &mut _, _: &_| {
+            drop(notice);
+            Ok(())
+        };
+        drop(self.write("tell", "event of", &of, told).await);
     }
 
     async fn tell_change(&self, node: &ValkeyNode, notice: Notice) -> bool {

@@ -106,6 +106,11 @@ impl SimValkey {
         })
     }
 
+    fn mutated(&self, command: &Command) -> Command {
+        let command = command.clone();
+        self.line.mutant().map_or_else(|| command.clone(), |mutant| mutant.send(command.clone()))
+    }
+
     /// A command on the connection to process `id`.
     fn command(&self, server: &Server, id: NodeId, command: Command) -> Reply<Answer<()>> {
         let (ip, pod) = (server.ip, server.pod.clone());
@@ -141,12 +146,19 @@ fn timed_out() -> ValkeyError {
 
 impl Valkey for SimValkey {
     async fn report(&self, server: &Server) -> Result<NodeReport, ValkeyError> {
-        self.ask(server).await.map(|(_, report)| report)
+        let (_, mut report) = self.ask(server).await?;
+        if let Some(mutant) = self.line.mutant() {
+            mutant.read(&mut report);
+        }
+        Ok(report)
     }
 
     async fn send(&self, server: &Server, check: &Check<'_>, command: &Command) -> Result<(), SendError> {
-        let (id, report) = self.ask(server).await?;
+        let (id, mut report) = self.ask(server).await?;
+        if let Some(mutant) = self.line.mutant() {
+            mutant.read(&mut report);
+        }
         check(&report).map_err(SendError::Precondition)?;
-        Ok(self.command(server, id, command.clone()).await?)
+        Ok(self.command(server, id, self.mutated(command)).await?)
     }
 }

@@ -97,9 +97,9 @@ impl ClusterCaches {
         Self {
             clusters: Cache::listed(api, |_| true, lag()),
             nodes: Cache::listed(api, |_| true, lag()),
-            pods: Cache::listed(api, |pod| managed(pod), lag()),
-            services: Cache::listed(api, |service| managed(service), lag()),
-            secrets: Cache::listed(api, |secret| managed(secret), lag()),
+            pods: Cache::listed(api, managed, lag()),
+            services: Cache::listed(api, managed, lag()),
+            secrets: Cache::listed(api, managed, lag()),
             config_maps: Cache::listed(api, |map| managed(map) && !of_node(map), lag()),
         }
     }

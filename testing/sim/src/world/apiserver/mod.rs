@@ -26,7 +26,7 @@ pub enum ApiError {
     /// 404.
     #[error("not found")]
     NotFound,
-    /// 409 AlreadyExists.
+    /// 409 `AlreadyExists`.
     #[error("exists already")]
     Exists,
     /// 409 Conflict.

@@ -126,6 +126,9 @@ impl Node {
     }
 
     fn corrections(&self, claimant: NodeId, message: &Message) -> Vec<Update> {
+        if message.slots.is_empty() || self.slots.get(&claimant) == Some(&message.slots) {
+            return Vec::new();
+        }
         self.slots
             .iter()
             .filter(|(owner, slots)| **owner != claimant && slots.intersects(&message.slots))
@@ -152,6 +155,9 @@ impl Node {
     pub fn claim(&mut self, sender: NodeId, epoch: u64, claimed: &SlotSet) {
         if let Some(peer) = self.peers.get_mut(&sender) {
             peer.epoch = epoch;
+        }
+        if claimed.is_empty() || self.slots.get(&sender) == Some(claimed) {
+            return;
         }
         let primary = self.primary.unwrap_or(self.id);
         let mut taken = claimed.difference(&self.assigned());

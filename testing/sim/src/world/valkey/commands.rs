@@ -1,7 +1,5 @@
 //! The commands that the operator sends, with the refusals measured on 9.1.2 (facts §2, §3, §4d, §5).
 
-use std::net::IpAddr;
-
 use cluster_ctl::ports::Command;
 use shared::slots::{SlotRange, SlotSet};
 use shared::valkey::commands::FailoverKind;
@@ -21,7 +19,10 @@ impl Valkey {
         let reply = match command {
             Command::SetConfigEpoch(epoch) => set_config_epoch(&mut node, epoch.0),
             Command::AddSlots(ranges) => add_slots(&mut node, ranges),
-            Command::Meet(ip) => meet(&mut node, *ip, now, fresh),
+            Command::Meet(ip) => {
+                node.greet(*ip, true, now, fresh);
+                Ok(())
+            }
             Command::Replicate(primary) => self.replicate_command(&mut node, *primary, now),
             Command::Forget(id) => forget(&mut node, *id, now),
             Command::Failover(kind) => self.failover(&mut node, *kind, now),
@@ -110,11 +111,6 @@ fn add_slots(node: &mut Node, ranges: &[SlotRange]) -> Reply {
         return Err(format!("ERR Slot {slot} is already busy"));
     }
     node.set_slots(node.id, node.own_slots().union(&wanted));
-    Ok(())
-}
-
-fn meet(node: &mut Node, ip: IpAddr, now: Ms, fresh: NodeId) -> Reply {
-    node.greet(ip, true, now, fresh);
     Ok(())
 }
 

@@ -91,9 +91,8 @@ impl Network {
     pub fn dial(&self, from: End, ip: IpAddr) -> Contact {
         match self.listening.get(&ip) {
             Some(id) if self.reaches(from, *id) => Contact::Answers(*id),
-            Some(_) => Contact::Silent,
             None if self.refusing.contains(&ip) => Contact::Refuses,
-            None => Contact::Silent,
+            Some(_) | None => Contact::Silent,
         }
     }
 

@@ -1,0 +1,81 @@
+//! Deliberate errors are caught, each by the invariant that it breaks.
+
+use sim::ports::mutants::Mutant;
+use sim::scenario::{Event, Scenario, Victim};
+use sim::simulation::Simulation;
+
+/// Some story of the first `seeds` catches the mutant with an invariant that says `words`; without it all end well.
+fn assert_caught(mutant: Mutant, seeds: u64, words: &str, story: impl Fn(u64) -> Scenario) {
+    let mut said = Vec::new();
+    for seed in 0..seeds {
+        let simulation = Simulation::new(story(seed), false);
+        simulation.mutate(mutant);
+        match simulation.run() {
+            Ok(_) => {}
+            Err(failure) if failure.violation.contains(words) => return,
+            Err(failure) => said.push(failure.violation),
+        }
+    }
+    panic!("{mutant:?} was not caught by {words:?} in {seeds} stories; what was said: {said:?}");
+}
+
+fn twins(mut scenario: Scenario) -> Scenario {
+    scenario.twins = true;
+    scenario
+}
+
+#[test]
+fn creating_from_a_stale_list_is_caught() {
+    assert_caught(Mutant::StaleList, 20, "is made although", |seed| {
+        let mut scenario = twins(Scenario::one_death(seed, 3, 1, Victim::Replica));
+        scenario.events.insert(0, (0, Event::Stale(0, 1, 3_000)));
+        scenario.events.push((30_500, Event::Stale(2, 1, 6_000)));
+        scenario.events.sort_by_key(|(at, _)| *at);
+        scenario
+    });
+}
+
+#[test]
+fn assigning_a_slot_twice_is_caught() {
+    assert_caught(Mutant::SlotsTwice, 3, "gets slots that", |seed| Scenario::bootstrap(seed, 3, 1));
+}
+
+#[test]
+fn forgetting_a_slot_owner_is_caught() {
+    assert_caught(Mutant::OwnerOverlooked, 10, "is told to forget", |seed| {
+        let mut scenario = Scenario::one_death(seed, 3, 0, Victim::Primary);
+        scenario.calm_at = 60_000;
+        scenario
+    });
+}
+
+#[test]
+fn taking_silence_for_death_is_caught() {
+    assert_caught(Mutant::SilenceIsDeath, 10, "lives", |seed| {
+        // With two shards the engine itself promotes nobody.
+        let mut scenario = Scenario::bootstrap(seed, 2, 1);
+        scenario.writes = true;
+        scenario.events.push((30_000, Event::Freeze(Victim::Primary, 40_000)));
+        scenario.calm_at = 80_000;
+        scenario
+    });
+}
+
+#[test]
+fn acting_without_the_lock_is_caught() {
+    assert_caught(Mutant::NoLock, 60, "", |seed| {
+        let mut scenario = twins(Scenario::one_death(seed, 3, 1, Victim::Any));
+        scenario.events.push((30_100, Event::Stale(2, 1, 5_000)));
+        scenario
+    });
+}
+
+#[test]
+fn promoting_a_replica_without_a_copy_is_caught() {
+    assert_caught(Mutant::CopylessIsCopy, 40, "which holds no copy", |seed| {
+        let mut scenario = Scenario::bootstrap(seed, 3, 1);
+        let at = 2_000 + i64::try_from(seed).unwrap() * 60;
+        scenario.events.push((at, Event::Kill(Victim::Primary)));
+        scenario
+    });
+}
