@@ -60,6 +60,7 @@ impl Simulation {
         let mut world = World::new(scenario.seed, scenario.machines, pace, scenario.rates);
         world.trace.live = trace;
         world.clients.active = scenario.writes;
+        world.twins = scenario.twins;
         let world = Arc::new(Mutex::new(world));
         let count = if scenario.twins { 2 } else { 1 };
         let letters = ["A", "B"].into_iter().take(count);

@@ -52,6 +52,8 @@ pub struct World {
     pub valkey: Valkey,
     /// Clients that write.
     pub clients: Clients,
+    /// Two operators run side by side.
+    pub twins: bool,
     /// Pods that vanished without a record of their end, by UID, and since when.
     pub missed: BTreeMap<String, Ms>,
     /// The menu, as every cache shows it.
@@ -80,6 +82,7 @@ impl World {
             kubelets: Kubelets::new(machines),
             valkey,
             clients: Clients::default(),
+            twins: false,
             missed: BTreeMap::new(),
             menu: Arc::new(people::menu("9.1.2")),
             rates,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use shared::slots::SlotSet;
 use shared::valkey::types::NodeId;
 
 use super::node::{Election, NODE_TIMEOUT, Node};
@@ -70,8 +71,20 @@ impl Valkey {
             let claimed = node.slots_of(primary);
             let claim_epoch = node.epoch_of(primary);
             let Some(other) = self.nodes.get_mut(&voter) else { continue };
-            if other.vote(node.id, primary, epoch, election.forced, &claimed, claim_epoch, now) {
-                election.votes += 1;
+            let request = Request {
+                candidate: node.id,
+                primary,
+                epoch,
+                forced: election.forced,
+                claimed: &claimed,
+                claim_epoch,
+            };
+            match other.vote(&request, now) {
+                Ok(()) => election.votes += 1,
+                Err(why) => {
+                    let words = format!("does not vote for {}: {why}", node.home.pod);
+                    self.lines.push((now, other.home.pod.clone(), words));
+                }
             }
         }
         if election.votes >= node.majority() {
@@ -162,37 +175,51 @@ impl Election {
     }
 }
 
+/// A request for a vote.
+struct Request<'a> {
+    candidate: NodeId,
+    primary: NodeId,
+    epoch: u64,
+    forced: bool,
+    claimed: &'a SlotSet,
+    claim_epoch: u64,
+}
+
 impl Node {
-    /// Whether it votes for `candidate` in the place of `primary`: once per epoch, once per primary in two node
-    /// timeouts, only for one that knows the latest owner of the slots, and unless forced only if the primary failed.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one request")]
-    fn vote(
-        &mut self,
-        candidate: NodeId,
-        primary: NodeId,
-        epoch: u64,
-        forced: bool,
-        claimed: &shared::slots::SlotSet,
-        claim_epoch: u64,
-        now: Ms,
-    ) -> bool {
-        if !self.votes() || !self.peers.contains_key(&candidate) || epoch < self.current_epoch {
-            return false;
+    /// Whether it votes for a candidate in the place of its primary: once per epoch, only for one that knows the
+    /// latest owner of the slots, and unless forced only if the primary failed and once in two node timeouts.
+    fn vote(&mut self, request: &Request<'_>, now: Ms) -> Result<(), &'static str> {
+        if !self.votes() {
+            return Err("it owns no slots");
         }
-        self.current_epoch = epoch;
-        let newer = self
-            .slots
-            .iter()
-            .any(|(owner, slots)| slots.intersects(claimed) && self.epoch_of(*owner) > claim_epoch);
-        let last_vote = self.last_vote;
-        let follows = self.peers.get(&candidate).is_some_and(|peer| peer.primary == Some(primary));
-        let Some(peer) = self.peers.get_mut(&primary) else { return false };
-        let recent = peer.voted.is_some_and(|at| now - at < 2 * NODE_TIMEOUT);
-        if newer || !follows || last_vote >= epoch || recent || !(forced || peer.fail.is_some()) {
-            return false;
+        let Some(candidate) = self.peers.get(&request.candidate) else {
+            return Err("it does not know it");
+        };
+        if candidate.primary != Some(request.primary) {
+            return Err("it knows it as no replica of that primary");
         }
-        peer.voted = Some(now);
-        self.last_vote = epoch;
-        true
+        if request.epoch < self.current_epoch || self.last_vote >= request.epoch {
+            return Err("the epoch is over");
+        }
+        self.current_epoch = request.epoch;
+        let newer = self.slots.iter().any(|(owner, slots)| {
+            slots.intersects(request.claimed) && self.epoch_of(*owner) > request.claim_epoch
+        });
+        if newer {
+            return Err("it knows a later owner of the slots");
+        }
+        let Some(primary) = self.peers.get_mut(&request.primary) else {
+            return Err("it does not know the primary");
+        };
+        let recent = primary.voted.is_some_and(|at| now - at < 2 * NODE_TIMEOUT);
+        if !request.forced && recent {
+            return Err("it voted for another replica a moment ago");
+        }
+        if !request.forced && primary.fail.is_none() {
+            return Err("the primary has not failed");
+        }
+        primary.voted = Some(now);
+        self.last_vote = request.epoch;
+        Ok(())
     }
 }
