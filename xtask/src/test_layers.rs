@@ -131,6 +131,10 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
 /// Prepares a layer and runs it; returns its counts and whether cargo called it a success.
 fn run_layer(paths: &Paths, layer: Layer, cluster: Cluster, args: &[String]) -> Result<(Counts, bool)> {
     let environment = prepare(paths, layer, cluster)?;
+    // What the API layer writes must stay as it was written: an operator that an earlier run left would answer it.
+    let _paused = (layer == Layer::Api && cluster == Cluster::Local)
+        .then(|| PausedOperator::pause(paths))
+        .transpose()?;
     let mut test = command::cargo(paths);
     test.args(["test", "--no-fail-fast"]);
     for package in layer.packages() {
@@ -151,6 +155,51 @@ fn run_layer(paths: &Paths, layer: Layer, cluster: Cluster, args: &[String]) -> 
     }
     let status = child.wait().context("wait for cargo test")?;
     Ok((counts, status.success()))
+}
+
+/// The operator of the local Kubernetes, at no replicas until this is dropped; nothing where none is installed.
+struct PausedOperator<'a> {
+    paths: &'a Paths,
+    installed: bool,
+}
+
+impl<'a> PausedOperator<'a> {
+    fn pause(paths: &'a Paths) -> Result<Self> {
+        let tools = packages::ensure_unpacked(paths)?;
+        let namespace = ["--namespace", "valkey-operator"];
+        let get = ["get", "deployment", "valkey-operator", "--ignore-not-found", "--output", "name"];
+        let installed = !command::output(local::kubectl(paths, &tools).args(namespace).args(get))?.is_empty();
+        if installed {
+            scale(paths, 0)?;
+            let gone = [
+                "wait",
+                "--for=delete",
+                "pod",
+                "--selector",
+                "app.kubernetes.io/name=valkey-operator",
+                "--timeout=60s",
+            ];
+            command::output(local::kubectl(paths, &tools).args(namespace).args(gone))?;
+        }
+        Ok(Self { paths, installed })
+    }
+}
+
+impl Drop for PausedOperator<'_> {
+    fn drop(&mut self) {
+        if self.installed
+            && let Err(error) = scale(self.paths, 1)
+        {
+            ui::error(&error);
+        }
+    }
+}
+
+fn scale(paths: &Paths, replicas: u8) -> Result<()> {
+    let tools = packages::ensure_unpacked(paths)?;
+    let replicas = format!("--replicas={replicas}");
+    let scale = ["--namespace", "valkey-operator", "scale", "deployment", "valkey-operator", &replicas];
+    command::output(local::kubectl(paths, &tools).args(scale)).map(drop)
 }
 
 /// Brings up what the layer needs and returns the environment that tells its tests about it.

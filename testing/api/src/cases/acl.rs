@@ -6,7 +6,7 @@ use super::PATTERN;
 use crate::case::{Case, accept, object, reject, text, with};
 
 pub(super) fn bindings() -> Vec<Case> {
-    let config = object("ValkeyConfig", "small", &json!({}));
+    let config = object("ValkeyConfig", "case-config", &json!({}));
     let spec = json!({ "configRef": "small", "shards": 3, "replicasPerShard": 1 });
     let cluster = object("ValkeyCluster", "cache", &spec);
     [lists(&config), lists(&cluster), users(&cluster), grants(&cluster), patterns(&cluster)].concat()

@@ -16,7 +16,7 @@ fn base() -> Value {
         "resources": { "cpu": "500m", "memory": "2Gi" },
         "valkey": { "maxmemory-policy": "allkeys-lru" },
     });
-    object("ValkeyConfig", "small", &spec)
+    object("ValkeyConfig", "case-config", &spec)
 }
 
 #[rustfmt::skip]
