@@ -117,7 +117,11 @@ impl World {
             words.push(format!("{name} is forgotten although {} follows it", follower.home.pod));
         }
         let owner = self.valkey.nodes.get(&other).filter(|it| it.votes() && self.is_reachable(it));
-        if let Some(owner) = owner {
+        // One that was succeeded meanwhile and has come back a moment ago does not know it yet.
+        let succeeded = |owner: &Node| {
+            self.siblings(owner).any(|it| it.votes() && it.own_slots().intersects(&owner.own_slots()))
+        };
+        if let Some(owner) = owner.filter(|owner| !succeeded(owner)) {
             words.push(format!("{name}, which lives and owns {}, is forgotten", owner.own_slots()));
         }
         words
