@@ -19,7 +19,7 @@ impl World {
     /// The process `id` is about to carry out `command`.
     pub fn judge_command(&mut self, id: NodeId, command: &Command) {
         let Some(node) = self.valkey.nodes.get(&id) else { return };
-        let mut words = self.unrecorded(node);
+        let mut words = self.unrecorded(node, command);
         words.extend(match command {
             Command::SetConfigEpoch(epoch) => self.epoch_in_use(node, epoch.0),
             Command::AddSlots(ranges) => {
@@ -39,11 +39,13 @@ impl World {
     }
 
     /// Its ID and its Pod's UID are on its `ValkeyNode` before the first command that changes it.
-    fn unrecorded(&self, node: &Node) -> Vec<String> {
+    fn unrecorded(&self, node: &Node, command: &Command) -> Vec<String> {
         let status = self.api.get::<ValkeyNode>(&node.home.pod).and_then(|object| object.status.clone());
         let status = status.unwrap_or_default();
         let mut words = Vec::new();
-        if status.node_id.as_deref() != Some(node.id.to_string().as_str()) {
+        // One that was reset has a new ID; greeted by somebody it is reset again.
+        let again = *command == Command::Reset && node.slots.is_empty();
+        if !again && status.node_id.as_deref() != Some(node.id.to_string().as_str()) {
             words.push(format!("a command goes to {}, whose ID is not recorded", node.home.pod));
         }
         if status.pod.as_ref().map(|pod| pod.uid.as_str()) != Some(node.home.pod_uid.as_str()) {

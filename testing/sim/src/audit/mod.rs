@@ -83,6 +83,8 @@ pub struct Audit {
     overlaps: BTreeMap<(NodeId, NodeId), Ms>,
     strangers: BTreeSet<(NodeId, NodeId)>,
     intents: BTreeMap<String, u32>,
+    /// Number of the latest action by cluster.
+    numbers: BTreeMap<String, i64>,
     /// When something was last hurt, by cluster.
     pub hurt: BTreeMap<String, Ms>,
     /// Planned hand-overs by cluster and shard index since the last edit or trouble.
@@ -104,7 +106,16 @@ impl World {
     }
 
     /// The intent of tick `number` was recorded.
-    pub fn note_intent(&mut self, operator: &str, cluster: &str, number: u64) {
+    pub fn note_intent(&mut self, operator: &str, cluster: &str, number: u64, action: i64) {
+        let last = self.audit.numbers.entry(cluster.to_owned()).or_default();
+        if action <= *last {
+            let words = format!(
+                "{operator} records action {action} of {cluster} after {last}: the lock does not hold"
+            );
+            self.violated(words);
+        } else {
+            *last = action;
+        }
         let tick = self.audit.ticks.entry((operator.to_owned(), cluster.to_owned(), number)).or_default();
         let twice = std::mem::replace(&mut tick.intent, true);
         let count = self.audit.intents.entry(cluster.to_owned()).or_default();

@@ -71,8 +71,15 @@ impl Kube for SimKube {
         let uid = cluster.uid().unwrap_or_default();
         let nodes: Vec<Arc<ValkeyNode>> =
             caches.nodes.all().filter(|node| build::owned_by(&node.metadata, &uid)).cloned().collect();
-        let pods =
-            nodes.iter().filter_map(|node| Some((node.name_any(), caches.pods.get(&node.name_any())?)));
+        let world = self.line.world();
+        let mutant = self.line.mutant();
+        let see = |pod: Arc<Pod>| match mutant {
+            Some(mutant) => mutant.see(&world, pod),
+            None => pod,
+        };
+        let pods = nodes
+            .iter()
+            .filter_map(|node| Some((node.name_any(), caches.pods.get(&node.name_any()).map(see)?)));
         Ok(Some(Seen {
             pods: pods.collect(),
             nodes,
@@ -137,6 +144,7 @@ impl Kube for SimKube {
         let (name, status) = (cluster.name_any(), status.clone());
         let lock = self.line.mutant() != Some(Mutant::NoLock);
         let (uid, version) = (cluster.uid(), cluster.resource_version().filter(|_| lock));
+        let action = number(Some(&status)).unwrap_or_default();
         let (line, tick, of) = (self.line.name.to_string(), self.line.tick(&name), name.clone());
         self.write("save status", (&cluster.name_any(), word), None, move |world| {
             let saved = world.api.update::<ValkeyCluster>(
@@ -150,7 +158,7 @@ impl Kube for SimKube {
                 },
             )?;
             if intent {
-                world.note_intent(&line, &of, tick);
+                world.note_intent(&line, &of, tick, action);
             }
             Ok(saved.as_ref().clone())
         })
