@@ -28,7 +28,7 @@ pub struct Failure {
     pub seed: u64,
     /// The invariant that does not hold.
     pub violation: String,
-    /// The last lines of the trace.
+    /// The last lines of the trace, and every node as it is.
     pub tail: String,
 }
 
@@ -217,7 +217,8 @@ impl Simulation {
 
     #[expect(clippy::unnecessary_box_returns, reason = "what fails is returned boxed everywhere")]
     fn failure(&self, violation: &str) -> Box<Failure> {
-        let tail = self.world().trace.tail(REPORTED).join("\n");
+        let world = self.world();
+        let tail = format!("{}\n{}", world.trace.tail(REPORTED).join("\n"), world.views());
         Box::new(Failure { seed: self.scenario.seed, violation: violation.to_owned(), tail })
     }
 }

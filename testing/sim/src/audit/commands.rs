@@ -44,7 +44,7 @@ impl World {
         let status = status.unwrap_or_default();
         let mut words = Vec::new();
         // One that was reset has a new ID; greeted by somebody it is reset again.
-        let again = *command == Command::Reset && node.slots.is_empty();
+        let again = *command == Command::Reset && node.own_slots().is_empty();
         if !again && status.node_id.as_deref() != Some(node.id.to_string().as_str()) {
             words.push(format!("a command goes to {}, whose ID is not recorded", node.home.pod));
         }
@@ -59,7 +59,10 @@ impl World {
     }
 
     fn epoch_in_use(&self, node: &Node, epoch: u64) -> Vec<String> {
-        let user = self.siblings(node).find(|other| other.primary.is_none() && other.epoch == epoch);
+        // Of one that nobody reaches the epoch may be unknown; the engine settles that collision when it comes back.
+        let user = self
+            .siblings(node)
+            .find(|other| other.primary.is_none() && other.epoch == epoch && self.is_reachable(other));
         user.map(|other| format!("{} gets epoch {epoch} of {}", node.home.pod, other.home.pod))
             .into_iter()
             .collect()

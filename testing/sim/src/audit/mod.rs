@@ -6,6 +6,7 @@
 mod actions;
 mod commands;
 pub mod converged;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -33,7 +33,10 @@ fn fixed_stories_end_well() {
 /// Stories that once found an error of the operator.
 #[test]
 fn stories_that_once_ended_badly_end_well() {
-    let seeds = [16, 34, 37, 58, 68, 69, 76, 79, 80, 86, 96, 107, 115];
+    let seeds = [
+        16, 34, 37, 58, 68, 69, 76, 79, 80, 86, 96, 107, 115, 1033, 1318, 1364, 1419, 1480, 2042, 2340, 2356,
+        2458, 2481, 2529, 2622, 2887, 2962, 3225, 3278,
+    ];
     assert_eq!(assert_all_well(seeds.into_iter(), Duration::MAX), seeds.len());
 }
 
