@@ -129,7 +129,6 @@ impl Kube for KubeApi {
         cluster: &ValkeyCluster,
         status: &ValkeyClusterStatus,
     ) -> Result<ValkeyCluster, KubeError> {
-        let ours: Vec<_> = status.conditions.clone();
         let body = json!({
             "apiVersion": ValkeyCluster::api_version(&()),
             "kind": ValkeyCluster::kind(&()),
@@ -138,7 +137,7 @@ impl Kube for KubeApi {
                 "uid": cluster.metadata.uid,
                 "resourceVersion": cluster.metadata.resource_version,
             },
-            "status": ValkeyClusterStatus { conditions: ours, ..status.clone() },
+            "status": status,
         });
         let api = self.api_of::<ValkeyCluster, _>(cluster);
         api.patch_status(&cluster.name_any(), &manager(), &Patch::Apply(&body))

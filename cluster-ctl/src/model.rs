@@ -283,6 +283,15 @@ impl Observed {
         self.members.values().filter_map(|member| member.report().map(|report| (member, report)))
     }
 
+    /// A member that may run and did not answer in this tick: what it owns and whom it lists is then unknown, so that
+    /// nothing may be concluded from what the others do not show.
+    pub fn unheard(&self) -> Option<&Member> {
+        self.staying().find(|member| {
+            let may_run = member.recorded_id.is_some() && member.pod.is_some() && !member.pod_vanished;
+            may_run && member.report().is_none() && !member.verified_dead()
+        })
+    }
+
     /// The member with this Valkey node ID.
     pub fn member_by_id(&self, id: NodeId) -> Option<&Member> {
         self.members.values().find(|member| member.id() == Some(id))

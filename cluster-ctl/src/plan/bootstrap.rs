@@ -51,7 +51,9 @@ fn prepare(seen: &Observed, want: &Desired) -> Option<Decision> {
     // Until the first slot is assigned an edit of the size is followed, so that a cluster too large for its machines
     // can be corrected.
     let slots_assigned = seen.reports().any(|(_, report)| report.cluster.slots_assigned > 0);
-    let outdated = seen.cluster.snapshot.is_some_and(|shape| shape != want.shape && !slots_assigned);
+    // Before the introductions an owner's slots are in its own view only: silence is no answer.
+    let may_change = !slots_assigned && seen.unheard().is_none();
+    let outdated = seen.cluster.snapshot.is_some_and(|shape| shape != want.shape && may_change);
     if seen.cluster.snapshot.is_none() || outdated {
         let Shape { shards, replicas } = want.shape;
         let message = format!("bootstrapping {shards} shards with {replicas} replicas each");

@@ -59,6 +59,11 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
             let message = format!("forgetting {} on {} nodes", member.name, on.len());
             return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::Retiring, message));
         }
+        if let Some(silent) = seen.unheard() {
+            let message =
+                format!("{} goes when {} has answered, which may still list it", member.name, silent.name);
+            return Verdict::wait(Reason::Retiring, message);
+        }
         let greeting = |report: &shared::valkey::report::NodeReport| {
             report.nodes.iter().any(|line| line.flags.handshake)
         };

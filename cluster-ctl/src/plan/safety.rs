@@ -42,6 +42,14 @@ pub enum Violation {
         /// The node.
         node: String,
     },
+    /// A node would be deleted while another that may list it, or it itself, does not answer.
+    #[error("{node} would be deleted while {silent} does not answer")]
+    DeletesUnheard {
+        /// The node.
+        node: String,
+        /// Who is silent.
+        silent: String,
+    },
     /// A node would be deleted or created in a cluster where that is not allowed now.
     #[error("{what} while the cluster {state}")]
     WrongTime {
@@ -166,6 +174,13 @@ fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Re
         else {
             continue;
         };
+        let silent = seen.members.values().find(|member| {
+            let runs = member.pod.as_ref().is_some_and(|_| !member.pod_vanished && !member.deleting);
+            runs && member.recorded_id.is_some() && member.report().is_none() && !member.verified_dead()
+        });
+        if let Some(silent) = silent {
+            return Err(Violation::DeletesUnheard { node: node.name.clone(), silent: silent.name.clone() });
+        }
         for (_, report) in seen.reports() {
             for line in report.nodes.iter().filter(|line| line.id == id) {
                 if !line.slots.is_empty() {

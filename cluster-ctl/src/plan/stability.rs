@@ -122,6 +122,12 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
         if best_copy(seen, id).is_some() || shard_unknown(seen, id, dead) {
             continue;
         }
+        // First of all: one that still follows the dead owner could be elected after its slots were given away.
+        if let Some(on) = follower_without_copy(seen, id) {
+            let message =
+                format!("{} never had a copy of the lost {}, resetting it", on.node.name, dead.name);
+            return Verdict::act(Decision::act(Action::Reset { on }, Reason::ShardLost, message));
+        }
         let orphans = orphaned_slots(seen, id);
         let fresh =
             seen.staying().filter(|member| member.shard_index() == dead.shard_index()).find(|member| {
@@ -130,11 +136,6 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
                 })
             });
         let Some(fresh) = fresh else {
-            if let Some(on) = follower_without_copy(seen, id) {
-                let message =
-                    format!("{} never had a copy of the lost {}, resetting it", on.node.name, dead.name);
-                return Verdict::act(Decision::act(Action::Reset { on }, Reason::ShardLost, message));
-            }
             let taken = seen
                 .staying()
                 .any(|member| member.shard_index() == dead.shard_index() && !member.verified_dead());
@@ -185,10 +186,7 @@ fn follower_without_copy(seen: &Observed, id: NodeId) -> Option<Target> {
 /// The objects of the dead go last, when no live view lists them.
 pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
     // A silent member may still list the dead.
-    if seen
-        .staying()
-        .any(|member| !member.verified_dead() && member.pod_running() && member.report().is_none())
-    {
+    if seen.unheard().is_some() {
         return Verdict::Pass;
     }
     let gone = seen.staying().find(|member| {

@@ -26,7 +26,12 @@ pub(super) fn plan(seen: &Observed, want: &Desired, shape: Shape) -> Option<Deci
 /// Members that cannot become part of the cluster as it is wanted. None of them is known to any other.
 fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
     let removable = |member: &&Member| {
-        member.id().is_none_or(|id| !view::listed_by_others(seen, id) && view::slots_of(seen, id).is_empty())
+        let unused = |id| {
+            seen.unheard().is_none()
+                && !view::listed_by_others(seen, id)
+                && view::slots_of(seen, id).is_empty()
+        };
+        member.id().is_none_or(unused)
     };
     let mut unfit: Vec<(&Member, String)> = Vec::new();
     for member in seen.staying().filter(removable) {
@@ -186,8 +191,10 @@ pub(super) fn replacement_for(
 /// What keeps a `Joining` member of a formed cluster from being introduced: it does not run or answer yet, or it must
 /// be replaced. `None` when it is fit.
 pub(super) fn joiner(seen: &Observed, want: &Desired, member: &Member) -> Option<Verdict> {
-    let unknown = member.id().is_none_or(|id| !view::listed_by_others(seen, id));
-    if unknown && let Some(why) = why_unfit(seen, want, member) {
+    let unknown = |id| seen.unheard().is_none() && !view::listed_by_others(seen, id);
+    if member.id().is_none_or(unknown)
+        && let Some(why) = why_unfit(seen, want, member)
+    {
         let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
         let message = format!("replacing {} that {why}", member.name);
         return Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shared::slots::SlotSet;
+use shared::slots::{SLOT_COUNT, SlotSet};
 use shared::valkey::types::NodeId;
 
 use crate::action::{Decision, NodeRef, Pace, Target, Wait};
@@ -140,6 +140,13 @@ pub(crate) fn strangers(member: &Member, ours: &BTreeSet<NodeId>) -> Vec<NodeId>
 pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Decision {
     if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
         waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
+    }
+    let assigned = seen.reports().map(|(_, report)| report.cluster.slots_assigned).max();
+    if let Some(lost) =
+        assigned.and_then(|assigned| SLOT_COUNT.checked_sub(assigned)).filter(|lost| *lost > 0)
+    {
+        let message = format!("{lost} slots have no owner in any view; their keys are lost");
+        waits.push(Wait { reason: Reason::ShardLost, message });
     }
     let going: Vec<&str> =
         seen.members.values().filter(|member| member.deleting).map(|member| member.name.as_str()).collect();

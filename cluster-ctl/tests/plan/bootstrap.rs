@@ -405,3 +405,21 @@ fn given_a_slot_owner_that_died_after_the_introduction_then_its_successor_is_mad
     let Action::AssignSlots { slots } = world.action() else { panic!("no slots") };
     assert_eq!((slots.len(), slots[0].0.node.name.as_str()), (1, "c-09"));
 }
+
+#[test]
+fn given_a_silent_owner_before_the_introductions_then_it_is_not_deleted_and_the_size_stays() {
+    let silent = world(3, 0).with_slots().with(|world| {
+        world.silence("c-02", None);
+        world.add(9, 2);
+        world.start("c-09", 9);
+    });
+    assert_eq!(silent.plan().action, None, "{:?}", silent.plan());
+    let resized = world(3, 0).with_slots().with(|world| {
+        world.silence("c-00", None);
+        for name in ["c-01", "c-02"] {
+            world.node(name).slots = SlotSet::new();
+        }
+        world.want.shape = Shape { shards: 5, replicas: 0 };
+    });
+    assert!(!matches!(resized.plan().action, Some(Action::TakeSnapshot { .. })));
+}

@@ -274,3 +274,26 @@ fn given_a_leaving_member_that_gossip_brought_back_under_its_new_id_then_it_is_r
     });
     assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-03" && on.id == id(88)));
 }
+
+#[test]
+fn given_a_syncing_joiner_whose_only_lister_is_silent_then_it_is_not_deleted_for_its_keys() {
+    let decision = world(1, 1)
+        .formed()
+        .with(|world| {
+            let node = world.node("c-01");
+            (node.spec.lifecycle, node.keys, node.link_up) = (Lifecycle::Joining, 5, false);
+            world.silence("c-00", None);
+        })
+        .plan();
+    assert_eq!(decision.action, None, "{decision:?}");
+}
+
+#[test]
+fn given_slots_that_no_view_assigns_then_the_cluster_is_not_called_settled() {
+    let decision = world(2, 0)
+        .formed()
+        .with(|world| world.node("c-01").slots = shared::slots::SlotSet::new())
+        .with(|world| world.want.shape.shards = 2)
+        .plan();
+    assert_eq!(decision.reason, Reason::ShardLost);
+}

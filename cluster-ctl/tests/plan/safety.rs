@@ -98,3 +98,14 @@ fn a_cluster_with_nodes_is_not_released() {
     let world = world(3, 0).formed().with(|world| world.cluster.deleting = true);
     assert!(matches!(check(&Action::ReleaseCluster, &world.observed()), Err(Violation::WrongTime { .. })));
 }
+
+#[test]
+fn nobody_is_deleted_while_a_member_that_may_list_it_is_silent() {
+    let mut world = world(3, 1).formed().with(|world| world.silence("c-03", None));
+    world.everyone_forgets("c-05");
+    let nodes = vec![NodeRef { name: "c-05".to_owned(), uid: "uid-c-05".to_owned() }];
+    let action = Action::DeleteNodes { nodes, cluster_deleted: false };
+    assert!(
+        matches!(check(&action, &world.observed()), Err(Violation::DeletesUnheard { silent, .. }) if silent == "c-03")
+    );
+}
