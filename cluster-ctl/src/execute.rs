@@ -4,7 +4,7 @@
 //! Before the first command the intent is recorded on the cluster under the resourceVersion that the tick read: of two
 //! operators, or of two plans, one gets through.
 
-use futures::StreamExt;
+use futures::StreamExt as _;
 use shared::api::{LastAction, Lifecycle, ValkeyCluster, ValkeyClusterStatus};
 use shared::names;
 use shared::slots::SlotSet;
@@ -175,6 +175,10 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
         }
     }
 
+    fn fan_out(&self) -> usize {
+        self.access.map_or(1, |access| access.fan_out.max(1))
+    }
+
     fn namespace(&self) -> &str {
         &self.seen.cluster.namespace
     }
@@ -234,15 +238,23 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
     /// Each target is asked who it is and whether it knows strangers before the seed hears of it: a MEET to another
     /// cluster's node would merge the two.
     async fn meet(&self, action: &Action, seed: &Target, others: &[Target]) -> Result<Outcome, ExecuteError> {
+        let mut asked = Vec::new();
         for other in others {
-            let server = self.server(action, other)?;
-            match self.valkey.report(&server).await {
+            asked.push((other.node.name.clone(), other.id, self.server(action, other)?));
+        }
+        let answers: Vec<_> = futures::stream::iter(asked)
+            .map(|(name, id, server)| async move { (name, id, self.valkey.report(&server).await) })
+            .buffer_unordered(self.fan_out())
+            .collect()
+            .await;
+        for (name, id, answer) in answers {
+            match answer {
                 Ok(report) => {
-                    if let Err(why) = is(other.id)(&report).and_then(|()| self.knows_only_ours(&report)) {
-                        return Ok(Outcome::Stale(format!("{}: {why}", other.node.name)));
+                    if let Err(why) = is(id)(&report).and_then(|()| self.knows_only_ours(&report)) {
+                        return Ok(Outcome::Stale(format!("{name}: {why}")));
                     }
                 }
-                Err(source) => return valkey_outcome(action, &other.node.name, source.into()),
+                Err(source) => return valkey_outcome(action, &name, source.into()),
             }
         }
         let commands = others.iter().map(|other| (seed, Command::Meet(other.ip)));
@@ -289,13 +301,12 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
         for (target, command) in commands {
             jobs.push((target.node.name.clone(), target.id, self.server(action, target)?, command));
         }
-        let fan_out = self.access.map_or(1, |access| access.fan_out.max(1));
         let results: Vec<(String, Result<(), SendError>)> = futures::stream::iter(jobs)
             .map(|(name, id, server, command)| async move {
                 let check = |report: &NodeReport| is(id)(report).and_then(|()| check(report));
                 (name, self.valkey.send(&server, &check, &command).await)
             })
-            .buffer_unordered(fan_out)
+            .buffer_unordered(self.fan_out())
             .collect()
             .await;
         let mut outcome = Outcome::Done;

@@ -121,6 +121,7 @@ impl<'a> Plan<'a> {
             .or_else(|| self.assign_slots())
             .or_else(|| self.meet())
             .or_else(|| self.replicate())
+            .or_else(|| self.announce_slots())
             .or_else(|| self.await_ok())
             .unwrap_or_else(|| self.activate())
     }
@@ -251,6 +252,29 @@ impl<'a> Plan<'a> {
         (!links.is_empty()).then(|| {
             let message = format!("attaching {} replicas", links.len());
             Decision::act(Action::Replicate { links }, Reason::AttachingReplicas, message)
+        })
+    }
+
+    /// A greeting from a node that is already known carries its slots, one in the course of an acquaintance does not
+    /// (measured on 8.1 and 9.1), and gossip brings them a second or two later. So each primary greets once more
+    /// whoever does not see its slots yet, one primary a tick.
+    fn announce_slots(&self) -> Option<Decision> {
+        self.primaries.values().find_map(|(primary, _)| {
+            let report = primary.report()?;
+            // Its last greeting is still under way.
+            if report.nodes.iter().any(|line| line.flags.handshake) {
+                return None;
+            }
+            let behind = self.reports().filter(|(_, other)| {
+                other.id != report.id && other.line(report.id).is_some_and(|line| line.slots.is_empty())
+            });
+            let others: Vec<Target> = behind.filter_map(|(member, _)| view::target(member)).collect();
+            if others.is_empty() {
+                return None;
+            }
+            let message = format!("announcing the slots of {} to {} nodes", primary.name, others.len());
+            let seed = view::target(primary)?;
+            Some(Decision::act(Action::Meet { seed, others }, Reason::MeetingNodes, message))
         })
     }
 

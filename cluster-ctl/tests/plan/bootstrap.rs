@@ -308,6 +308,15 @@ fn given_a_replica_that_still_copies_then_it_waits() {
 }
 
 #[test]
+fn given_slots_that_the_others_do_not_see_yet_then_their_owner_greets_once_more() {
+    let mut world = world(3, 1).replicating().with(|world| world.node("c-02").slots_unseen = true);
+    let Action::Meet { seed, others } = world.action() else { panic!("not announced") };
+    assert_eq!((seed.node.name.as_str(), others.len()), ("c-02", 5));
+    world.node("c-02").handshake = true;
+    assert_eq!(world.plan().action, None, "the greeting is under way");
+}
+
+#[test]
 fn given_a_node_that_is_not_ok_yet_then_it_waits() {
     let decision = world(3, 1).whole().with(|world| world.node("c-03").state_ok = false).plan();
     assert_eq!((decision.action, decision.reason), (None, Reason::ClusterForming));

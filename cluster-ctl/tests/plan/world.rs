@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) epoch: u64,
     pub(crate) slots: SlotSet,
+    /// The others know it, and not yet what it owns.
+    pub(crate) slots_unseen: bool,
     pub(crate) primary: Option<String>,
     /// Offset of the replication stream; a replica's below its primary's means lag.
     pub(crate) offset: i64,
@@ -159,6 +161,7 @@ impl World {
             id: id(u8::try_from(number + 1).unwrap()),
             epoch: 0,
             slots: SlotSet::new(),
+            slots_unseen: false,
             primary: None,
             offset: 0,
             link_up: true,
@@ -384,7 +387,7 @@ impl World {
         let replica = node.primary.is_some();
         NodeReport {
             id: node.id,
-            nodes,
+            nodes: nodes.into(),
             cluster: ClusterInfo {
                 ok: node.state_ok && ok.len() == SLOT_COUNT,
                 slots_assigned: assigned.len(),
@@ -435,7 +438,8 @@ impl World {
             pfail: !myself && node.flagged == Some(Flag::Pfail),
             ..NodeFlags::default()
         };
-        NodeLine { primary, epoch: Epoch(node.epoch), slots: node.slots.clone(), ..line(node.id, flags) }
+        let slots = if node.slots_unseen && !myself { SlotSet::new() } else { node.slots.clone() };
+        NodeLine { primary, epoch: Epoch(node.epoch), slots, ..line(node.id, flags) }
     }
 }
 
