@@ -79,7 +79,7 @@ impl Connection {
             }
             Some(reply) => Some(migration_list(reply)?),
         };
-        Ok(NodeReport { id: own_id(&nodes)?, nodes, cluster, info, migrations })
+        Ok(NodeReport { id: own_id(&nodes)?, nodes: nodes.into(), cluster, info, migrations })
     }
 
     /// CLUSTER NODES alone.

@@ -3,6 +3,8 @@
 //! Owns the shapes of CLUSTER INFO, slot migration jobs and the bundle that a tick reads. Does no I/O and draws no
 //! conclusion.
 
+use std::ops::Deref;
+
 use serde::Serialize;
 
 use super::info::Info;
@@ -86,13 +88,50 @@ pub struct SlotMigration {
     pub remaining_bytes: u64,
 }
 
+/// The lines of CLUSTER NODES, ordered by ID: one of them is found without a look at the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct View(Vec<NodeLine>);
+
+impl View {
+    /// The line of `id`.
+    pub fn line(&self, id: NodeId) -> Option<&NodeLine> {
+        let first = self.0.partition_point(|line| line.id < id);
+        self.0.get(first).filter(|line| line.id == id)
+    }
+}
+
+impl From<Vec<NodeLine>> for View {
+    fn from(mut lines: Vec<NodeLine>) -> Self {
+        lines.sort_by_key(|line| line.id);
+        Self(lines)
+    }
+}
+
+impl Deref for View {
+    type Target = [NodeLine];
+
+    fn deref(&self) -> &[NodeLine] {
+        &self.0
+    }
+}
+
+impl<'a> IntoIterator for &'a View {
+    type Item = &'a NodeLine;
+    type IntoIter = std::slice::Iter<'a, NodeLine>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
 /// All that a tick asks of a node, read in one pipeline, so nearly at one instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeReport {
     /// The answering node, from the line of CLUSTER NODES marked `myself`.
     pub id: NodeId,
     /// Its view of the cluster, itself included.
-    pub nodes: Vec<NodeLine>,
+    pub nodes: View,
     /// Its summary.
     pub cluster: ClusterInfo,
     /// INFO.
@@ -109,6 +148,6 @@ impl NodeReport {
 
     /// The line of `id`.
     pub fn line(&self, id: NodeId) -> Option<&NodeLine> {
-        self.nodes.iter().find(|line| line.id == id)
+        self.nodes.line(id)
     }
 }

@@ -31,9 +31,11 @@ impl Mutant {
     pub fn read(self, report: &mut NodeReport) {
         match self {
             Self::OwnerOverlooked => {
-                for line in report.nodes.iter_mut().filter(|line| !line.link_connected) {
+                let mut lines = report.nodes.to_vec();
+                for line in lines.iter_mut().filter(|line| !line.link_connected) {
                     line.slots = SlotSet::new();
                 }
+                report.nodes = lines.into();
             }
             Self::CopylessIsCopy => {
                 if let Some(link) = &mut report.info.link {

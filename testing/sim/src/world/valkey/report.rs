@@ -24,7 +24,7 @@ pub fn report(node: &Node, now: Ms) -> NodeReport {
     }));
     NodeReport {
         id: node.id,
-        nodes,
+        nodes: nodes.into(),
         cluster: cluster_info(node, now),
         info: info(node, now),
         migrations: Some(node.jobs.iter().map(|job| migration(node, job)).collect()),
