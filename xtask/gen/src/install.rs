@@ -5,6 +5,7 @@
 mod deployment;
 mod helm;
 mod kustomize;
+mod network;
 mod rbac;
 mod tenants;
 
@@ -31,7 +32,13 @@ pub(crate) fn outputs(crds: &str) -> Result<Vec<Output>> {
     let aggregation = "\
 # Opt-in: whoever has `edit` or `admin` in a namespace may then write ValkeyClusters there, and whoever has `view`
 # may read them. Not part of the installation.\n";
+    let network = "\
+# Opt-in, for networks that enforce NetworkPolicies: copy, put your cluster and namespace in place of my-cluster and team-a,
+# apply. Client Pods in that namespace carry the label my-cluster-client: \"true\". The second one is for the operator:
+# it answers probes and Prometheus and nobody else; what it may reach is left open, since the address of an API server
+# cannot be told by labels.\n";
     let mut outputs = vec![
+        Output { path: "deploy/network-policies.yaml", content: manifest(network, &network::documents())? },
         Output { path: "deploy/operator.yaml", content: manifest("", &documents())? },
         Output { path: "deploy/onboarding.yaml", content: manifest(onboarding, &tenants::onboarding())? },
         Output { path: "deploy/aggregation.yaml", content: manifest(aggregation, &tenants::aggregation())? },

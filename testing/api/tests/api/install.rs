@@ -242,6 +242,7 @@ async fn the_api_server_takes_every_object_strictly_read_and_without_a_warning()
     );
     all.extend(objects(&read("aggregation.yaml")));
     all.extend(objects(&read("onboarding.yaml")));
+    all.extend(objects(&read("network-policies.yaml")));
     // Kinds of others, and namespaces: the operator's own may not exist.
     all.retain(|name, object| {
         object["apiVersion"] != "monitoring.coreos.com/v1" && !name.starts_with("Namespace/")
