@@ -7,6 +7,7 @@
 )]
 
 mod floor;
+mod injection;
 mod install;
 mod node_loop;
 mod placement;

@@ -1,6 +1,7 @@
 //! What the operator relies on when it speaks to Valkey, proved on real servers of both supported generations.
 
 mod acl;
+mod acl_matrix;
 mod bootstrap;
 mod client;
 mod commands;
