@@ -93,20 +93,10 @@ enum Command {
         #[arg(long)]
         image: Option<String>,
     },
-    /// Measure a bootstrap beside the same cluster made by hand; the operator must be installed, as by `demo`
+    /// Measure the operator
     Bench {
-        /// Number of shards
-        #[arg(long, default_value_t = 3)]
-        shards: u16,
-        /// Replicas of each
-        #[arg(long, default_value_t = 1)]
-        replicas: u16,
-        /// Pairs to measure
-        #[arg(long, default_value_t = 3)]
-        runs: u16,
-        /// The cluster to measure on
-        #[arg(long, value_enum, default_value_t = Cluster::Local)]
-        cluster: Cluster,
+        #[command(subcommand)]
+        what: bench::What,
     },
     /// Write the generated files: CRDs, install manifest, API reference
     Gen {
@@ -139,9 +129,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Image => drop(operator_image::build_and_import(&paths)?),
         Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
         Command::Demo { cluster, image } => demo::run(&paths, cluster, image.as_deref())?,
-        Command::Bench { shards, replicas, runs, cluster } => {
-            bench::run(&paths, cluster, shards, replicas, runs)?;
-        }
+        Command::Bench { what } => return bench::run(&paths, what),
         Command::Gen { check } => return generate(&paths, check),
     }
     Ok(ExitCode::SUCCESS)

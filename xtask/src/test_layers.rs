@@ -51,7 +51,7 @@ impl Layer {
 
     fn packages(self) -> &'static [&'static str] {
         match self {
-            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "xtask", "gen"],
+            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "scale", "xtask", "gen"],
             Self::Sim => &["sim"],
             Self::Valkey => &["test-valkey"],
             Self::Api => &["test-api"],
@@ -141,6 +141,10 @@ fn run_layer(paths: &Paths, layer: Layer, cluster: Cluster, args: &[String]) -> 
         test.args(["--package", package]);
     }
     test.arg("--").args(layer.arguments()).args(args);
+    if layer == Layer::E2e && cluster == Cluster::External {
+        ui::line("without the tests named local_…: they need the machine of the local Kubernetes");
+        test.args(["--skip", "local_"]);
+    }
     test.envs(environment).stdout(Stdio::piped());
     let mut child = test.spawn().context("start cargo test")?;
     let output = child.stdout.take().context("output of cargo test")?;
@@ -200,6 +204,11 @@ fn scale(paths: &Paths, replicas: u8) -> Result<()> {
     let replicas = format!("--replicas={replicas}");
     let scale = ["--namespace", "valkey-operator", "scale", "deployment", "valkey-operator", &replicas];
     command::output(local::kubectl(paths, &tools).args(scale)).map(drop)
+}
+
+/// The environment of the end-to-end tests on the local Kubernetes, which is brought up, with the operator's image.
+pub(crate) fn local_environment(paths: &Paths) -> Result<Vec<(String, PathBuf)>> {
+    prepare(paths, Layer::E2e, Cluster::Local)
 }
 
 /// Brings up what the layer needs and returns the environment that tells its tests about it.

@@ -3,7 +3,7 @@
 //! Installs it once a process, and has it running with one replica whenever a test starts, whatever the one before
 //! left. Never patches what the manifest says but the image and, for a while, the replicas.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -54,17 +54,37 @@ impl Operator {
     }
 
     async fn install(&self) -> Result<()> {
+        self.kubectl_apply(&read(&deploy().join("crds.yaml"))?).await?;
+        self.apply_release().await
+    }
+
+    /// Applies the install manifest, and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read or is refused.
+    pub async fn apply_release(&self) -> Result<()> {
+        self.apply_with_image(&read(&deploy().join("operator.yaml"))?).await
+    }
+
+    /// Applies the overlay `name` of deploy/overlays, and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be rendered or is refused.
+    pub async fn apply_overlay(&self, name: &str) -> Result<()> {
+        let folder = deploy().join("overlays").join(name);
+        let rendered =
+            self.cluster.kubectl().run(&["kustomize", &folder.to_string_lossy()]).await?.success()?;
+        self.apply_with_image(&rendered).await
+    }
+
+    async fn apply_with_image(&self, manifest: &str) -> Result<()> {
         let image = std::env::var("VALKEY_OPERATOR_IMAGE").context(
             "VALKEY_OPERATOR_IMAGE is unset: run `cargo xtask test e2e`, or name an image that the cluster can pull",
         )?;
-        let deploy = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-        let read = |file: &str| {
-            std::fs::read_to_string(deploy.join(file)).with_context(|| format!("read deploy/{file}"))
-        };
-        self.kubectl_apply(&read("crds.yaml")?).await?;
-        let manifest = read("operator.yaml")?;
         if !manifest.contains(MANIFEST_IMAGE) {
-            bail!("deploy/operator.yaml does not name the image {MANIFEST_IMAGE}: run `cargo xtask gen`");
+            bail!("the manifest does not name the image {MANIFEST_IMAGE}: run `cargo xtask gen`");
         }
         self.kubectl_apply(&manifest.replace(MANIFEST_IMAGE, &image)).await
     }
@@ -154,4 +174,13 @@ impl Operator {
         }
         Ok(restarts)
     }
+}
+
+/// Folder of the manifests.
+fn deploy() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))
 }

@@ -11,10 +11,12 @@
 
 mod clients;
 mod collisions;
+mod debug_overlay;
 mod deletion;
 mod failed_starts;
 mod local_at_rest;
 mod local_container_crashes;
+mod local_credentials;
 mod lost_pods;
 mod operator_crashes;
 mod pod_security;

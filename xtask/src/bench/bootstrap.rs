@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: how long a bootstrap takes beside the same cluster made by hand, in one run on one machine.
+//! `cargo xtask bench bootstrap`: how long a bootstrap takes beside the same cluster made by hand, in one run on one machine.
 //!
 //! Ratios, not times, are what such a run can tell: both sides are measured from the moment when every Pod runs.
 
