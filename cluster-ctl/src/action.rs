@@ -248,6 +248,17 @@ impl Decision {
         }
     }
 
+    /// The same decision with a wait that is shown before all others; without an action it is what is going on.
+    pub fn in_front(mut self, wait: Wait) -> Self {
+        if self.action.is_none() {
+            self.reason = wait.reason;
+            self.message.clone_from(&wait.message);
+        }
+        self.waits.retain(|other| *other != wait);
+        self.waits.insert(0, wait);
+        self
+    }
+
     /// The same decision with further waits shown beside it.
     pub fn with_waits(mut self, waits: impl IntoIterator<Item = Wait>) -> Self {
         self.waits.extend(waits);

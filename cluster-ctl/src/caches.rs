@@ -35,6 +35,8 @@ pub struct Caches {
     pods: Store<Pod>,
     services: Store<Service>,
     secrets: Store<Secret>,
+    /// All Secrets, metadata: a TLS Secret carries no label of ours.
+    tls_secrets: Store<PartialObjectMeta<Secret>>,
     config_maps: Store<ConfigMap>,
     configs: Store<ValkeyConfig>,
     images: Store<ValkeyImage>,
@@ -62,6 +64,15 @@ impl Caches {
         let (services, service_events) =
             watch::<Service>(&watches, Api::all(client.clone()), ours.clone(), |_| {});
         let (secrets, secret_events) = watch::<Secret>(&watches, Api::all(client.clone()), ours, |_| {});
+        let (tls_secrets, tls_events) = watch::<PartialObjectMeta<Secret>>(
+            &watches,
+            Api::all(client.clone()),
+            everywhere.clone(),
+            |secret| {
+                secret.metadata.labels = None;
+                secret.metadata.annotations = None;
+            },
+        );
         let (config_maps, map_events) =
             watch::<ConfigMap>(&watches, Api::all(client.clone()), cluster_level, |_| {});
         let (configs, config_events) =
@@ -81,6 +92,7 @@ impl Caches {
             pods,
             services,
             secrets,
+            tls_secrets,
             config_maps,
             configs,
             images,
@@ -88,8 +100,7 @@ impl Caches {
             machines,
             synced,
         });
-        let menu = |caches: &Arc<Self>| (Arc::clone(caches), Arc::clone(caches), Arc::clone(caches));
-        let (of_config, of_image, of_role) = menu(&caches);
+        let [of_config, of_image, of_role, of_secret] = std::array::from_fn(|_| Arc::clone(&caches));
         let wakes = stream::select_all([
             cluster_events.map_ok(|cluster| vec![ObjectRef::from_obj(&*cluster)]).boxed(),
             by_label(node_events),
@@ -97,6 +108,7 @@ impl Caches {
             by_label(service_events),
             by_label(secret_events),
             by_label(map_events),
+            tls_events.map_ok(move |secret| of_secret.users_of_secret(&secret)).boxed(),
             config_events.map_ok(move |config| of_config.users_of_config(&config.name_any())).boxed(),
             image_events.map_ok(move |image| of_image.users_of_image(&image.name_any())).boxed(),
             role_events.map_ok(move |role| of_role.users_of_role(&role.name_any())).boxed(),
@@ -133,12 +145,30 @@ impl Caches {
             acl: self
                 .config_maps
                 .get(&ObjectRef::new(&names::acl_config_map(&key.name)).within(&key.namespace)),
+            tls: None,
             zones: machines.iter().filter_map(zone).collect(),
             menu: Arc::new(self.menu()),
             cluster,
             nodes,
             pods,
         })
+    }
+
+    /// The version of a Secret, as far as the watch has seen it.
+    pub fn secret_version(&self, namespace: &str, name: &str) -> Option<String> {
+        self.tls_secrets.get(&ObjectRef::new(name).within(namespace))?.resource_version()
+    }
+
+    /// Whether some cluster names this TLS Secret.
+    pub fn is_tls_secret(&self, namespace: &str, name: &str) -> bool {
+        self.clusters.state().iter().any(|cluster| names_secret(cluster, namespace, name))
+    }
+
+    fn users_of_secret(&self, secret: &PartialObjectMeta<Secret>) -> Vec<ObjectRef<ValkeyCluster>> {
+        let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
+        let clusters = self.clusters.state();
+        let using = clusters.iter().filter(|cluster| names_secret(cluster, &namespace, &name));
+        using.map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
     }
 
     fn menu(&self) -> Menu {
@@ -191,6 +221,11 @@ impl Caches {
         });
         using.map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
     }
+}
+
+fn names_secret(cluster: &ValkeyCluster, namespace: &str, name: &str) -> bool {
+    cluster.metadata.namespace.as_deref() == Some(namespace)
+        && cluster.spec.tls.as_ref().is_some_and(|tls| tls.secret_ref == name)
 }
 
 type Events<K> = BoxStream<'static, Result<Arc<K>, watcher::Error>>;

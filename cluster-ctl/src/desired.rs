@@ -6,10 +6,11 @@ use shared::api::{Lifecycle, Placement, ValkeyNodeSpec, ZoneSpread};
 use shared::names;
 use shared::resolve::{self, Resolution};
 use shared::secret::Redacted;
+use shared::tls::Doubt;
 use shared::valkey::types::EngineVersion;
 
 use crate::action::Wait;
-use crate::model::{Desired, Limits, Observed, Patience};
+use crate::model::{Certificate, Desired, Limits, Millis, Observed, Patience};
 use crate::observe::shape;
 use crate::ports::World;
 use crate::publish::{self, Publication};
@@ -66,6 +67,7 @@ pub fn desired(
         notices: Vec::new(),
         hold: None,
         tls: Ok(()),
+        certificate: None,
         names,
         patience: Patience::default(),
         limits: Limits::default(),
@@ -116,6 +118,39 @@ pub fn note_access(want: &mut Desired, world: &World, publication: Option<&Publi
         let message = "no node is made until a running node has proved the published users.acl".to_owned();
         want.hold = Some(wait(Reason::AclUnproved, message));
     }
+}
+
+/// The verdict on the TLS Secret, and what follows from it: while servers cannot use it no node is made.
+pub fn note_tls(want: &mut Desired, world: &World) {
+    let (Some(tls), Some(material)) = (&world.cluster.spec.tls, &world.tls) else { return };
+    let meta = &world.cluster.metadata;
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    let valid = match material.check(&tls.secret_ref, &part(&meta.name), &part(&meta.namespace)) {
+        Ok(valid) => valid,
+        Err(problem) => {
+            let message = problem.to_string();
+            want.tls = Err(message.clone());
+            want.hold = Some(Wait { reason: Reason::TlsInvalid, message });
+            return;
+        }
+    };
+    let wait = |doubt: &Doubt| {
+        let reason = match doubt {
+            Doubt::KeyMismatch(_) => Reason::TlsKeyMismatch,
+            Doubt::Untrusted(_) => Reason::TlsUntrusted,
+            Doubt::NoClientAuth => Reason::TlsNoClientAuth,
+        };
+        Wait { reason, message: format!("TLS Secret \"{}\": {doubt}", tls.secret_ref) }
+    };
+    let unusable = valid.unusable().map(wait);
+    if unusable.is_some() {
+        want.hold.clone_from(&unusable);
+    }
+    want.certificate = Some(Certificate {
+        expires: Millis(valid.expires.saturating_mul(1000)),
+        doubts: valid.doubts.iter().map(wait).collect(),
+        unusable,
+    });
 }
 
 /// The passwords in the auth Secret; `None` when a key is missing or no text.

@@ -18,6 +18,8 @@ use shared::api::{Lifecycle, ValkeyCluster, ValkeyClusterStatus, ValkeyNode, Val
 use shared::api_client::namespace_is_ending;
 use shared::events::{Events, Notice};
 use shared::names;
+use shared::tls::Material;
+use shared::versioned::Versioned;
 
 use crate::build;
 use crate::caches::Caches;
@@ -29,12 +31,14 @@ pub struct KubeApi {
     client: Client,
     caches: Arc<Caches>,
     events: Events,
+    /// TLS Secrets by namespace and name.
+    tls: Arc<Versioned<(String, String), Material>>,
 }
 
 impl KubeApi {
     /// Reads from `caches`, writes with `client`.
     pub fn new(client: Client, caches: Arc<Caches>, events: Events) -> Self {
-        Self { client, caches, events }
+        Self { client, caches, events, tls: Arc::default() }
     }
 
     fn api<K>(&self, namespace: &str) -> Api<K>
@@ -84,9 +88,30 @@ impl KubeApi {
     }
 }
 
+impl KubeApi {
+    /// What a TLS Secret holds: read live, and again whenever the watch says that it has changed.
+    async fn tls_secret(&self, namespace: &str, name: &str) -> Result<Arc<Material>, KubeError> {
+        let read = async {
+            let secret = self.get::<Secret>("reading the TLS Secret", namespace, name).await?;
+            Ok(Material::read(secret.as_ref()))
+        };
+        let version = self.caches.secret_version(namespace, name);
+        self.tls.get(&(namespace.to_owned(), name.to_owned()), version, read).await
+    }
+}
+
 impl Kube for KubeApi {
     async fn world(&self, cluster: &ClusterKey) -> Result<Option<World>, KubeError> {
-        Ok(self.caches.world(cluster))
+        let Some(mut world) = self.caches.world(cluster) else {
+            self.tls.retain(|(namespace, name)| self.caches.is_tls_secret(namespace, name));
+            return Ok(None);
+        };
+        let deleting = world.cluster.metadata.deletion_timestamp.is_some();
+        let tls = world.cluster.spec.tls.as_ref().filter(|_| !deleting);
+        if let Some(tls) = tls {
+            world.tls = Some(self.tls_secret(&cluster.namespace, &tls.secret_ref).await?);
+        }
+        Ok(Some(world))
     }
 
     async fn live_object(

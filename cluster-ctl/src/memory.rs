@@ -7,6 +7,7 @@ use shared::api::ValkeyCluster;
 
 use shared::valkey::types::NodeId;
 
+use crate::action::Wait;
 use crate::desired::Passwords;
 use crate::model::Millis;
 use crate::ports::{ClusterKey, World};
@@ -29,10 +30,14 @@ struct Entry {
     failover: Option<(NodeId, Millis)>,
     /// What was told last.
     told: Option<(Reason, String)>,
+    /// Warnings beside it that were told and still hold.
+    warned: Vec<Wait>,
     /// When the heartbeat was last logged.
     heartbeat: Option<Millis>,
     /// Passwords last read from the auth Secret of the cluster of this UID.
     passwords: Option<(String, Passwords)>,
+    /// The last usable ca.crt of the cluster of this UID.
+    authorities: Option<(String, Arc<str>)>,
 }
 
 impl Memory {
@@ -85,6 +90,15 @@ impl Memory {
         news
     }
 
+    /// Those of the warnings that hold now that were not told yet; they are remembered as told while they hold.
+    pub fn new_warnings(&self, key: &ClusterKey, holding: Vec<Wait>) -> Vec<Wait> {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        let new = holding.iter().filter(|warning| !entry.warned.contains(warning)).cloned().collect();
+        entry.warned = holding;
+        new
+    }
+
     /// Whether the heartbeat of a settled cluster should be logged again; remembers it as logged.
     pub fn heartbeat_is_due(&self, key: &ClusterKey, now: Millis) -> bool {
         let mut entries = self.lock();
@@ -106,6 +120,19 @@ impl Memory {
         let entries = self.lock();
         let (of, passwords) = entries.get(key)?.passwords.as_ref()?;
         (of == uid).then(|| passwords.clone())
+    }
+
+    /// Keeps the authorities of the usable TLS Secret of the cluster `uid`.
+    pub fn keep_authorities(&self, key: &ClusterKey, uid: &str, authorities: &Arc<str>) {
+        self.lock().entry(key.clone()).or_default().authorities =
+            Some((uid.to_owned(), Arc::clone(authorities)));
+    }
+
+    /// The authorities of the last usable TLS Secret of the cluster `uid`.
+    pub fn authorities(&self, key: &ClusterKey, uid: &str) -> Option<Arc<str>> {
+        let entries = self.lock();
+        let (of, authorities) = entries.get(key)?.authorities.as_ref()?;
+        (of == uid).then(|| Arc::clone(authorities))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ClusterKey, Entry>> {

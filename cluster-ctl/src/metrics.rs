@@ -16,7 +16,7 @@ use shared::metrics::Metrics;
 
 use crate::action::Action;
 use crate::execute::Outcome;
-use crate::model::Observed;
+use crate::model::{Certificate, Observed};
 use crate::ports::ClusterKey;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -51,6 +51,7 @@ pub struct ClusterMetrics {
     nodes: DetailGauge,
     ready_nodes: ClusterGauge,
     slots: ClusterGauge,
+    expiry: ClusterGauge,
     /// Series per cluster that exist, so that they can be removed.
     details: Arc<Mutex<BTreeMap<ClusterKey, Vec<DetailLabels>>>>,
 }
@@ -73,6 +74,11 @@ impl ClusterMetrics {
             this.ready_nodes.clone(),
         );
         metrics.register("cluster_slots_assigned", "Hash slots with an owner, of 16384", this.slots.clone());
+        metrics.register(
+            "certificate_expiry_timestamp_seconds",
+            "When the certificate of a TLS cluster expires, seconds since the Unix epoch",
+            this.expiry.clone(),
+        );
         this
     }
 
@@ -113,6 +119,16 @@ impl ClusterMetrics {
         self.details.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), used);
     }
 
+    /// Shows when the certificate of a cluster expires; nothing while that is not known.
+    pub fn show_certificate(&self, key: &ClusterKey, certificate: Option<&Certificate>) {
+        match certificate {
+            Some(certificate) => {
+                self.expiry.get_or_create(&labels(key)).set(certificate.expires.0 / 1000);
+            }
+            None => drop(self.expiry.remove(&labels(key))),
+        }
+    }
+
     /// Removes the series of a cluster that is gone.
     pub fn forget(&self, key: &ClusterKey) {
         let used = self.details.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
@@ -123,6 +139,7 @@ impl ClusterMetrics {
         }
         self.ready_nodes.remove(&labels(key));
         self.slots.remove(&labels(key));
+        self.expiry.remove(&labels(key));
     }
 }
 

@@ -377,12 +377,25 @@ pub struct Desired {
     pub hold: Option<Wait>,
     /// Verdict on the TLS Secret; `Ok` too for a cluster without TLS.
     pub tls: Result<(), String>,
+    /// The certificate in a valid TLS Secret; `None` without one, and without TLS.
+    pub certificate: Option<Certificate>,
     /// Fresh node names, free in this observation, in random order.
     pub names: Vec<String>,
     /// How patient the plan is.
     pub patience: Patience,
     /// How much may move at once.
     pub limits: Limits,
+}
+
+/// The certificate of a TLS cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// When it expires.
+    pub expires: Millis,
+    /// What will give trouble with it, gravest first.
+    pub doubts: Vec<Wait>,
+    /// Why no server can be started with it: one of the doubts.
+    pub unusable: Option<Wait>,
 }
 
 /// How much may move at once.

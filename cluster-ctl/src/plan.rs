@@ -68,6 +68,14 @@ pub fn plan(seen: &Observed, want: &Desired) -> Decision {
     if seen.cluster.deleting {
         return deletion::plan(seen);
     }
+    let decision = decide(seen, want);
+    match &want.tls {
+        Ok(()) => decision,
+        Err(words) => decision.in_front(Wait { reason: Reason::TlsInvalid, message: words.clone() }),
+    }
+}
+
+fn decide(seen: &Observed, want: &Desired) -> Decision {
     if seen.objects.auth == Ownership::Missing && !seen.members.is_empty() {
         // Nobody can be asked, and a new password would lock us out: nothing may be concluded from the silence.
         let message =

@@ -17,6 +17,7 @@ use shared::api::{
 use shared::events::Notice;
 use shared::secret::RandomError;
 use shared::slots::SlotRange;
+use shared::tls::Material;
 use shared::valkey::client::Credentials;
 use shared::valkey::commands::FailoverKind;
 use shared::valkey::error::ValkeyError;
@@ -66,6 +67,8 @@ pub struct World {
     pub auth: Option<Arc<Secret>>,
     /// The object named like its ACL ConfigMap, whoever owns it.
     pub acl: Option<Arc<ConfigMap>>,
+    /// What the TLS Secret that the spec names holds, read live; `None` without TLS.
+    pub tls: Option<Arc<Material>>,
     /// Zone of each Kubernetes node, where labelled.
     pub zones: BTreeMap<String, String>,
     /// The menu.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use shared::names;
 use shared::secret::{RandomError, Redacted};
 use shared::settings::Settings;
+use shared::tls::Material;
 use shared::valkey::client::Credentials;
 use tracing::{debug, warn};
 
@@ -21,7 +22,7 @@ use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
 use crate::publish;
 use crate::status;
-use crate::tell::{tell_action, tell_wait};
+use crate::tell::{tell_action, tell_wait, tell_warnings};
 use crate::upkeep::{nodes, objects, pods};
 use crate::words::Reason;
 
@@ -111,7 +112,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             return Ok(Next::After(self.pace(Pace::Quick)));
         }
         let passwords = self.passwords(key, &world);
-        let access = passwords.as_ref().map(|passwords| self.access(passwords));
+        let access = passwords.as_ref().and_then(|passwords| self.access(key, &world, passwords));
         let objects = self.keep_objects(key, &world).await?;
         let now = self.host.now();
         let mut seen = observe(&self.kube, &self.valkey, &world, objects, access.as_ref(), now).await?;
@@ -122,10 +123,17 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             return Ok(Next::After(self.pace(Pace::Quick)));
         }
         let decision = gate(plan(&seen, &want), &seen);
+        let warnings = self.memory.new_warnings(key, status::warnings(&want, now));
+        tell_warnings(&self.kube, key, &world.cluster, warnings).await;
+        self.metrics.show_certificate(key, want.certificate.as_ref());
         let next = self.carry_out(key, &world, &seen, &want, access.as_ref(), &decision).await?;
         if decision.pace != Pace::Now {
             nodes::show(&self.kube, &world, &seen, self.fan_out()).await?;
-            pods::keep(&self.kube, &world, &seen, revision.as_deref(), self.fan_out()).await?;
+            let revisions = pods::Revisions {
+                acl: revision.as_deref(),
+                tls: world.tls.as_ref().map(|material| material.revision()),
+            };
+            pods::keep(&self.kube, &world, &seen, revisions, self.fan_out()).await?;
         }
         Ok(next)
     }
@@ -186,6 +194,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             seen.objects.acl = objects::acl(&self.kube, key, world, text).await?;
         }
         desired::note_access(&mut want, world, publication.as_ref());
+        desired::note_tls(&mut want, world);
         Ok((want, publication.map(|publication| publication.revision)))
     }
 
@@ -264,13 +273,32 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         Ok(())
     }
 
-    fn access(&self, passwords: &Passwords) -> Access {
+    /// How to reach the nodes; `None` for a TLS cluster whose authorities are not known: nobody can be verified then.
+    fn access(&self, key: &ClusterKey, world: &World, passwords: &Passwords) -> Option<Access> {
         let password = passwords.operator.clone();
-        Access {
+        Some(Access {
             credentials: Arc::new(Credentials { user: names::USER_OPERATOR.to_owned(), password }),
-            ca_pem: None,
+            ca_pem: match &world.tls {
+                Some(material) => Some(self.authorities(key, world, material)?),
+                None => None,
+            },
             fan_out: self.fan_out(),
+        })
+    }
+
+    /// Who may vouch for the nodes: the authorities of the Secret; while that cannot be used, those of the last one that
+    /// could be, because nodes keep what they have.
+    fn authorities(&self, key: &ClusterKey, world: &World, material: &Material) -> Option<Arc<str>> {
+        let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
+        let secret = world.cluster.spec.tls.as_ref()?.secret_ref.as_str();
+        let usable =
+            material.check(secret, &key.name, &key.namespace).is_ok_and(|it| it.unusable().is_none());
+        let authorities = material.authorities();
+        match authorities.as_ref().filter(|_| usable) {
+            Some(authorities) => self.memory.keep_authorities(key, uid, authorities),
+            None => return self.memory.authorities(key, uid).or(authorities),
         }
+        authorities
     }
 
     /// `count` node names that no node of the cluster has.

@@ -6,11 +6,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use shared::api::conditions::{self, ConditionStatus, ConditionType};
 use shared::api::{ClusterState, Lifecycle, ValkeyCluster, ValkeyClusterStatus};
 use shared::slots::SLOT_COUNT;
+use shared::tls::EXPIRES_SOON_SECONDS;
 use shared::valkey::info::Role;
 use shared::valkey::report::NodeReport;
 
-use crate::action::Decision;
-use crate::model::{Desired, Member, Observed, sync_state};
+use crate::action::{Decision, Wait};
+use crate::build;
+use crate::model::{Desired, Member, Millis, Observed, sync_state};
 use crate::words::Reason;
 
 /// Conditions that reconcile-loops owns: never applied by cluster-ctl.
@@ -39,7 +41,14 @@ pub fn derive(
         nodes: seen.members.keys().cloned().collect(),
         message: message(decision),
         observed_generation: cluster.metadata.generation,
-        conditions: conditions(&old.conditions, cluster.metadata.generation, &facts, want, decision, now),
+        conditions: conditions(
+            &old.conditions,
+            cluster.metadata.generation,
+            &facts,
+            want,
+            decision,
+            (now, seen.now),
+        ),
         shards: Some(i32::try_from(facts.shards).unwrap_or(i32::MAX)),
         ready_nodes: Some(i32::try_from(ready_nodes).unwrap_or(i32::MAX)),
         ready: Some(format!("{ready_nodes}/{}", want.shape.members())),
@@ -129,7 +138,7 @@ fn conditions(
     facts: &Facts,
     want: &Desired,
     decision: &Decision,
-    now: &Time,
+    (now, seen_at): (&Time, Millis),
 ) -> Vec<Condition> {
     let make = |kind, status: ConditionStatus, reason: Reason, message: &str| {
         conditions::next(old, kind, status, reason.as_str(), message, generation, now)
@@ -174,5 +183,36 @@ fn conditions(
             "config, image and roles resolve",
         ),
     };
-    vec![ready, progressing, degraded, references]
+    let mut all = vec![ready, progressing, degraded, references];
+    all.extend(
+        expiry(want, seen_at).map(|(status, reason, words)| {
+            make(ConditionType::CertificateExpiringSoon, status, reason, &words)
+        }),
+    );
+    all
+}
+
+/// Whether the certificate of a TLS cluster expires soon, in words that change with the certificate alone.
+fn expiry(want: &Desired, now: Millis) -> Option<(ConditionStatus, Reason, String)> {
+    if let Err(words) = &want.tls {
+        return Some((ConditionStatus::Unknown, Reason::TlsInvalid, words.clone()));
+    }
+    let expires = want.certificate.as_ref()?.expires;
+    let time = build::time(expires).0;
+    let left = (expires.0 - now.0) / 1000;
+    Some(if left <= 0 {
+        (ConditionStatus::True, Reason::CertificateExpired, format!("the certificate expired at {time}"))
+    } else if left < EXPIRES_SOON_SECONDS {
+        (ConditionStatus::True, Reason::CertificateExpiring, format!("the certificate expires at {time}"))
+    } else {
+        (ConditionStatus::False, Reason::CertificateFresh, format!("the certificate expires at {time}"))
+    })
+}
+
+/// What a person should hear once about the certificate: that it expires soon, and each doubt about it.
+pub fn warnings(want: &Desired, now: Millis) -> Vec<Wait> {
+    let expiry = expiry(want, now).filter(|(status, ..)| *status == ConditionStatus::True);
+    let expiry = expiry.map(|(_, reason, message)| Wait { reason, message });
+    let doubts = want.certificate.iter().flat_map(|certificate| certificate.doubts.iter().cloned());
+    doubts.chain(expiry).collect()
 }

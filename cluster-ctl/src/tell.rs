@@ -7,7 +7,7 @@ use shared::events::Notice;
 use shared::valkey::commands::FailoverKind;
 use tracing::{info, warn};
 
-use crate::action::{Action, Decision};
+use crate::action::{Action, Decision, Wait};
 use crate::memory::Memory;
 use crate::model::{Member, Observed};
 use crate::ports::{ClusterKey, Kube};
@@ -59,6 +59,19 @@ pub async fn tell_wait<K: Kube>(
             info!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail, "waiting");
         }
         None => {}
+    }
+}
+
+/// Tells what is wrong with the certificate of a TLS cluster, each thing once.
+pub async fn tell_warnings<K: Kube>(
+    kube: &K,
+    key: &ClusterKey,
+    cluster: &ValkeyCluster,
+    warnings: Vec<Wait>,
+) {
+    for Wait { reason, message } in warnings {
+        warn!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail = message, "certificate needs attention");
+        kube.notify(cluster, &Notice::warning(reason.as_str(), "CheckCertificate", message)).await;
     }
 }
 

@@ -80,6 +80,18 @@ pub enum Reason {
     ReferencesUnresolved,
     /// The TLS Secret failed validation.
     TlsInvalid,
+    /// The key in the TLS Secret is not that of its certificate.
+    TlsKeyMismatch,
+    /// No authority in ca.crt vouches for the certificate in the TLS Secret.
+    TlsUntrusted,
+    /// The certificate may not be used by clients, which members are to each other.
+    TlsNoClientAuth,
+    /// The certificate is good for at least 30 days more.
+    CertificateFresh,
+    /// The certificate expires in less than 30 days.
+    CertificateExpiring,
+    /// The certificate has expired.
+    CertificateExpired,
     /// An object of a name that the cluster needs exists and is not ours.
     ObjectNotOwned,
     /// The auth Secret is gone and no copy that a node accepts is left.
@@ -142,6 +154,12 @@ impl Reason {
             Self::MigrationFailed => "MigrationFailed",
             Self::ReferencesUnresolved => "ReferencesUnresolved",
             Self::TlsInvalid => "TlsInvalid",
+            Self::TlsKeyMismatch => "TlsKeyMismatch",
+            Self::TlsUntrusted => "TlsUntrusted",
+            Self::TlsNoClientAuth => "TlsNoClientAuth",
+            Self::CertificateFresh => "CertificateFresh",
+            Self::CertificateExpiring => "CertificateExpiring",
+            Self::CertificateExpired => "CertificateExpired",
             Self::ObjectNotOwned => "ObjectNotOwned",
             Self::AuthSecretLost => "AuthSecretLost",
             Self::AuthSecretDeleted => "AuthSecretDeleted",
@@ -179,6 +197,8 @@ impl Reason {
                     | Self::PodNotStarting
                     | Self::ReferencesUnresolved
                     | Self::TlsInvalid
+                    | Self::TlsKeyMismatch
+                    | Self::TlsUntrusted
                     | Self::AuthSecretDeleted
                     | Self::AclRefused
                     | Self::AclUnproved

@@ -18,16 +18,17 @@ use shared::events::{Events, Notice};
 use shared::names::MANAGER_LOOPS;
 use shared::run::App;
 use shared::telemetry;
+use shared::tls;
 use shared::valkey::{Credentials, Limits};
 use tokio::sync::OnceCell;
 use tracing::{info, warn};
 
 use crate::api::{self, AclMap, SecretError};
+use crate::authorities::{self, TlsSecrets};
 use crate::caches::Caches;
 use crate::nodes::{Nodes, endpoint};
 use crate::plan::{self, AclDecision, NodeResult, Record, Unpublished};
-use crate::secrets::Versioned;
-use crate::seen::{ClusterKey, ClusterSeen, ObjectKey};
+use crate::seen::{ClusterKey, ClusterSeen};
 use crate::tick::{Count, Reload};
 
 /// Results of reloads, by result.
@@ -47,7 +48,7 @@ pub struct AclLoop {
     caches: Arc<Caches>,
     nodes: Nodes,
     reloads: Reloads,
-    authorities: Versioned<String>,
+    secrets: TlsSecrets,
     known: Mutex<BTreeMap<ClusterKey, Known>>,
 }
 
@@ -72,7 +73,7 @@ impl AclLoop {
             caches,
             nodes: Nodes::new(limits, app.settings.node_fan_out, app.metrics.valkey.clone()),
             reloads,
-            authorities: Versioned::default(),
+            secrets: TlsSecrets::default(),
             known: Mutex::default(),
         }
     }
@@ -102,11 +103,11 @@ impl AclLoop {
     }
 
     /// The authorities that nodes of a TLS cluster are verified against; `None` in plaintext.
-    async fn authorities(&self, cluster: &ClusterSeen) -> Result<Option<Arc<String>>, SecretError> {
-        let Some(name) = &cluster.tls_secret else { return Ok(None) };
-        let key = ObjectKey { namespace: cluster.key.0.namespace.clone(), name: name.clone() };
-        let read = async { api::tls_files(&self.client, &key).await.map(|files| files.ca) };
-        self.authorities.get(&key, self.caches.secret_version(&key), read).await.map(Some)
+    async fn authorities(&self, cluster: &ClusterSeen) -> Result<Option<Arc<str>>, SecretError> {
+        let Some(key) = authorities::key_of(cluster) else { return Ok(None) };
+        let material = self.secrets.read(&self.client, &self.caches, &key).await?;
+        let known = self.secrets.authorities(cluster, &key, &material);
+        known.map(Some).ok_or(SecretError::Key { name: key.name, key: tls::KEY_AUTHORITIES })
     }
 
     /// Each running node's result.
@@ -126,7 +127,7 @@ impl AclLoop {
         };
         let credentials: OnceCell<Credentials> = OnceCell::new();
         let asked = cluster.nodes.iter().map(|node| {
-            let endpoint = endpoint(&cluster.key, node, ca.as_deref().map(String::as_str));
+            let endpoint = endpoint(&cluster.key, node, ca.as_deref());
             // Read once a pass, and only when a node has to be told something.
             let read = || api::operator_credentials(&self.client, cluster);
             let login = credentials
@@ -198,12 +199,7 @@ impl Reload for AclLoop {
         if only.is_none() {
             let alive: BTreeSet<&ClusterKey> = clusters.iter().map(|cluster| &cluster.key).collect();
             self.known().retain(|key, _| alive.contains(key));
-            self.authorities.retain(|secret| {
-                clusters.iter().any(|cluster| {
-                    cluster.key.0.namespace == secret.namespace
-                        && cluster.tls_secret.as_ref() == Some(&secret.name)
-                })
-            });
+            self.secrets.retain(&clusters);
         }
         clusters
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
@@ -17,6 +17,7 @@ use shared::api::ValkeyCluster;
 use shared::api::conditions::{self, ConditionType};
 use shared::names;
 use shared::secret::Redacted;
+use shared::tls::Material;
 use shared::valkey::Credentials;
 
 use crate::plan::{Published, Record, Unpublished, Verdict};
@@ -27,6 +28,9 @@ mod tests;
 
 /// Room that a ConfigMap has for its data, bytes (its limit of 1 MiB less keys and metadata).
 const CONFIG_MAP_ROOM: usize = (1 << 20) - 8192;
+
+/// Times that a condition is written before it is left to the next pass.
+const WRITES: usize = 4;
 
 /// Why a Secret gives nothing.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +157,8 @@ pub async fn operator_credentials(
         namespace: cluster.key.0.namespace.clone(),
         name: names::auth_secret(&cluster.key.0.name),
     };
-    let secret = secret(client, &key).await?;
+    let missing = || SecretError::Missing { name: key.name.clone() };
+    let secret = secret(client, &key).await?.ok_or_else(missing)?;
     if !owned_by(&secret, &cluster.uid) {
         return Err(SecretError::Foreign { name: key.name });
     }
@@ -161,26 +166,15 @@ pub async fn operator_credentials(
     Ok(Credentials { user: names::USER_OPERATOR.to_owned(), password: Redacted::new(password) })
 }
 
-/// The public part of a TLS Secret.
-#[derive(Debug, Clone)]
-pub struct TlsFiles {
-    /// Authorities, PEM.
-    pub ca: String,
-    /// Certificate chain, PEM.
-    pub certificate: String,
+/// Reads a TLS Secret; one that does not exist is a finding, not an error.
+pub async fn tls_material(client: &Client, key: &ObjectKey) -> Result<Material, SecretError> {
+    Ok(Material::read(secret(client, key).await?.as_ref()))
 }
 
-/// Reads the public part of a TLS Secret.
-pub async fn tls_files(client: &Client, key: &ObjectKey) -> Result<TlsFiles, SecretError> {
-    let secret = secret(client, key).await?;
-    Ok(TlsFiles { ca: text(&secret, key, "ca.crt")?, certificate: text(&secret, key, "tls.crt")? })
-}
-
-async fn secret(client: &Client, key: &ObjectKey) -> Result<Secret, SecretError> {
+async fn secret(client: &Client, key: &ObjectKey) -> Result<Option<Secret>, SecretError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), &key.namespace);
-    let name = || key.name.clone();
-    let read = |source| SecretError::Read { name: name(), source: Box::new(source) };
-    api.get_opt(&key.name).await.map_err(read)?.ok_or_else(|| SecretError::Missing { name: name() })
+    let read = |source| SecretError::Read { name: key.name.clone(), source: Box::new(source) };
+    api.get_opt(&key.name).await.map_err(read)
 }
 
 fn text(secret: &Secret, object: &ObjectKey, key: &'static str) -> Result<String, SecretError> {
@@ -191,7 +185,10 @@ fn text(secret: &Secret, object: &ObjectKey, key: &'static str) -> Result<String
 
 /// Writes a condition of ours if it differs; tells whether it did.
 ///
-/// Each loop has a field manager of its own: an apply removes what the same manager applied before and left out.
+/// Each loop has a field manager of its own: an apply removes what the same manager applied before and left out. The
+/// resourceVersion keeps the write off a namesake that came after the cluster: a UID is ignored in an apply of a custom
+/// resource's status (measured on 1.36.3). Others write the status often, so after a conflict the cluster is read
+/// live and judged once more.
 pub async fn write_condition(
     client: &Client,
     cluster: &ClusterSeen,
@@ -199,20 +196,41 @@ pub async fn write_condition(
     verdict: &Verdict,
     manager: &str,
 ) -> kube::Result<bool> {
+    let api: Api<ValkeyCluster> = Api::namespaced(client.clone(), &cluster.key.0.namespace);
+    let mut at = (cluster.version.clone(), cluster.conditions.clone());
+    for _ in 1..WRITES {
+        match apply_condition(&api, cluster, (at.0.as_deref(), &at.1), kind, verdict, manager).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            done => return done,
+        }
+        let Some(live) = api.get_opt(&cluster.key.0.name).await? else { return Ok(false) };
+        if live.uid().as_deref() != Some(&cluster.uid) {
+            return Ok(false);
+        }
+        at = (live.resource_version(), live.status.map(|status| status.conditions).unwrap_or_default());
+    }
+    apply_condition(&api, cluster, (at.0.as_deref(), &at.1), kind, verdict, manager).await
+}
+
+async fn apply_condition(
+    api: &Api<ValkeyCluster>,
+    cluster: &ClusterSeen,
+    (version, conditions): (Option<&str>, &[Condition]),
+    kind: ConditionType,
+    verdict: &Verdict,
+    manager: &str,
+) -> kube::Result<bool> {
     let now = Time(Timestamp::now());
     let Verdict { status, reason, message } = verdict;
-    let next =
-        conditions::next(&cluster.conditions, kind, *status, reason, message, cluster.generation, &now);
-    if conditions::find(&cluster.conditions, kind) == Some(&next) {
+    let next = conditions::next(conditions, kind, *status, reason, message, cluster.generation, &now);
+    if conditions::find(conditions, kind) == Some(&next) {
         return Ok(false);
     }
-    let api: Api<ValkeyCluster> = Api::namespaced(client.clone(), &cluster.key.0.namespace);
     let name = &cluster.key.0.name;
     let body = json!({
         "apiVersion": ValkeyCluster::api_version(&()),
         "kind": ValkeyCluster::kind(&()),
-        // The UID makes it a condition of this cluster, not of a namesake that came after it.
-        "metadata": { "name": name, "uid": cluster.uid },
+        "metadata": { "name": name, "uid": cluster.uid, "resourceVersion": version },
         "status": { "conditions": [next] },
     });
     api.patch_status(name, &PatchParams::apply(manager).force(), &Patch::Apply(body)).await?;

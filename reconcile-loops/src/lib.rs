@@ -6,10 +6,10 @@
 
 pub mod acl;
 pub mod api;
+pub mod authorities;
 pub mod caches;
 pub mod nodes;
 pub mod plan;
-pub mod secrets;
 pub mod seen;
 pub mod tick;
 pub mod tls;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use shared::api::conditions::ConditionStatus;
+use shared::tls::Doubt;
 
 #[cfg(test)]
 mod tests;
@@ -205,10 +206,11 @@ fn first_trouble(results: &BTreeMap<String, NodeResult>) -> (&'static str, Strin
 }
 
 /// Decides condition `TLSReady` from each running node's result with the Secret's certificate (its fingerprint), or from
-/// the reason and words of why there is none to serve.
+/// the reason and words of why there is none to serve. A doubt about a certificate that is served is told with it.
 pub fn tls(
     certificate: Result<&str, (&'static str, &str)>,
     results: &BTreeMap<String, NodeResult>,
+    doubt: Option<&Doubt>,
 ) -> (Verdict, bool) {
     let fingerprint = match certificate {
         Ok(fingerprint) => short(fingerprint),
@@ -224,7 +226,11 @@ pub fn tls(
     let current = results.values().filter(|result| matches!(result, NodeResult::Current { .. })).count();
     let reached = format!("certificate {fingerprint} is served by {current} of {total} running nodes");
     if current == total {
-        return (Verdict::new(ConditionStatus::True, "Served", reached), true);
+        let (reason, message) = match doubt {
+            Some(doubt) => (doubt.reason(), format!("{reached}; {doubt}")),
+            None => ("Served", reached),
+        };
+        return (Verdict::new(ConditionStatus::True, reason, message), true);
     }
     let (reason, why) = first_trouble(results);
     (Verdict::new(ConditionStatus::False, reason, format!("{reached}; {why}")), false)

@@ -60,6 +60,8 @@ pub struct ClusterSeen {
     pub key: ClusterKey,
     /// Its UID.
     pub uid: String,
+    /// Version of the object that was seen.
+    pub version: Option<String>,
     /// Generation of its spec.
     pub generation: Option<i64>,
     /// Its present conditions.
@@ -91,6 +93,7 @@ pub fn clusters_seen<'a>(
         Some(ClusterSeen {
             key: ClusterKey(ObjectKey::of(cluster)),
             uid,
+            version: cluster.resource_version(),
             generation: cluster.metadata.generation,
             conditions: cluster.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default(),
             tls_secret: cluster.spec.tls.as_ref().map(|tls| tls.secret_ref.clone()),

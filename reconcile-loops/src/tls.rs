@@ -4,7 +4,7 @@
 //! done when it is served and not when it was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::join_all;
 use kube::Client;
@@ -12,15 +12,17 @@ use shared::api::conditions::ConditionType;
 use shared::names;
 use shared::run::App;
 use shared::telemetry;
+use shared::tls::Doubt;
 use shared::valkey::{Credentials, Limits, certificate};
+use shared::versioned::Versioned;
 use tracing::{info, warn};
 
 use crate::acl::{ReloadLabels, Reloads, count, not_read, word};
-use crate::api::{self, SecretError, TlsFiles};
+use crate::api::{self, SecretError};
+use crate::authorities::{TlsSecrets, key_of};
 use crate::caches::Caches;
 use crate::nodes::{Nodes, endpoint};
 use crate::plan::{self, NodeResult};
-use crate::secrets::Versioned;
 use crate::seen::{ClusterKey, ClusterSeen, ObjectKey};
 use crate::tick::{Count, Reload};
 
@@ -40,8 +42,10 @@ pub struct TlsLoop {
     caches: Arc<Caches>,
     nodes: Nodes,
     reloads: Reloads,
-    files: Versioned<TlsFiles>,
-    credentials: Versioned<Credentials>,
+    secrets: TlsSecrets,
+    credentials: Versioned<ObjectKey, Credentials>,
+    /// Fingerprint of the certificate that every running node of a cluster was last seen to serve.
+    served: Mutex<BTreeMap<ClusterKey, String>>,
 }
 
 impl TlsLoop {
@@ -56,39 +60,57 @@ impl TlsLoop {
             caches,
             nodes: Nodes::new(limits, app.settings.node_fan_out, app.metrics.valkey.clone()),
             reloads,
-            files: Versioned::default(),
+            secrets: TlsSecrets::default(),
             credentials: Versioned::default(),
+            served: Mutex::default(),
         }
     }
 
-    /// Each running node's result, and the fingerprint of the Secret's certificate.
-    async fn results(
-        &self,
-        cluster: &ClusterSeen,
-        secret: &ObjectKey,
-    ) -> Result<(String, BTreeMap<String, NodeResult>), Nothing> {
-        let read = api::tls_files(&self.client, secret);
-        let files = self.files.get(secret, self.caches.secret_version(secret), read).await;
-        let files = files.map_err(|error| Nothing::of("SecretInvalid", error))?;
-        let leaf = certificate::leaf(&files.certificate)
-            .map_err(|error| Nothing::Known { reason: "SecretInvalid", message: error.to_string() })?;
-        let auth = ObjectKey { name: names::auth_secret(&cluster.key.0.name), ..secret.clone() };
+    fn served(&self) -> MutexGuard<'_, BTreeMap<ClusterKey, String>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each running node's result, the fingerprint of the Secret's certificate, and what is doubtful about it. No node is
+    /// pointed at files that it, its peers or its clients could not use: it keeps what it has.
+    async fn results(&self, cluster: &ClusterSeen, secret: &ObjectKey) -> Result<Seen, Nothing> {
+        let material = self.secrets.read(&self.client, &self.caches, secret).await;
+        let material = material.map_err(|error| Nothing::of("SecretInvalid", error))?;
+        let known = |reason, message| Nothing::Known { reason, message };
+        let ClusterKey(of) = &cluster.key;
+        let valid = material.check(&secret.name, &of.name, &of.namespace);
+        let valid = valid.map_err(|problem| known("SecretInvalid", problem.to_string()))?;
+        if let Some(doubt) = valid.unusable() {
+            return Err(known(doubt.reason(), doubt.to_string()));
+        }
+        let (Some(leaf), Some(ca)) = (material.leaf(), material.authorities()) else {
+            return Err(known("SecretInvalid", "ca.crt holds no certificate".to_owned()));
+        };
+        let auth = auth_secret_of(cluster);
         let read = api::operator_credentials(&self.client, cluster);
         let credentials = self.credentials.get(&auth, self.caches.secret_version(&auth), read).await;
         let credentials = credentials.map_err(|error| Nothing::of("NoCredentials", error))?;
         let asked = cluster.nodes.iter().map(|node| {
-            let endpoint = endpoint(&cluster.key, node, Some(&files.ca));
-            let (leaf, credentials) = (&leaf, &credentials);
+            let endpoint = endpoint(&cluster.key, node, Some(&ca));
+            let credentials = &credentials;
             async move { (node.name.clone(), self.nodes.tls(&endpoint, leaf, &SETTINGS, credentials).await) }
         });
-        Ok((certificate::fingerprint(&leaf), join_all(asked).await.into_iter().collect()))
+        Ok(Seen {
+            fingerprint: certificate::fingerprint(leaf),
+            results: join_all(asked).await.into_iter().collect(),
+            doubt: valid.doubts.first().cloned(),
+        })
     }
 }
 
-/// The Secrets that a pass over a cluster reads.
-fn secrets_of(cluster: &ClusterSeen) -> [ObjectKey; 2] {
-    let key = |name| ObjectKey { namespace: cluster.key.0.namespace.clone(), name };
-    [key(cluster.tls_secret.clone().unwrap_or_default()), key(names::auth_secret(&cluster.key.0.name))]
+fn auth_secret_of(cluster: &ClusterSeen) -> ObjectKey {
+    ObjectKey { namespace: cluster.key.0.namespace.clone(), name: names::auth_secret(&cluster.key.0.name) }
+}
+
+/// What a pass found.
+struct Seen {
+    fingerprint: String,
+    results: BTreeMap<String, NodeResult>,
+    doubt: Option<Doubt>,
 }
 
 /// Why no node was asked.
@@ -115,22 +137,22 @@ impl Reload for TlsLoop {
         let mut clusters = self.caches.seen(only);
         clusters.retain(|cluster| cluster.tls_secret.is_some());
         if only.is_none() {
-            let used: BTreeSet<ObjectKey> = clusters.iter().flat_map(secrets_of).collect();
-            self.files.retain(|key| used.contains(key));
+            let used: BTreeSet<ObjectKey> = clusters.iter().map(auth_secret_of).collect();
+            self.secrets.retain(&clusters);
             self.credentials.retain(|key| used.contains(key));
+            self.served().retain(|key, _| clusters.iter().any(|cluster| cluster.key == *key));
         }
         clusters
     }
 
     async fn pass(&self, cluster: &ClusterSeen, early: bool) -> Count {
         let (cluster_name, namespace) = (&cluster.key.0.name, &cluster.key.0.namespace);
-        let Some(name) = &cluster.tls_secret else { return Count { settled: true, ..Count::default() } };
-        let secret = ObjectKey { namespace: namespace.clone(), name: name.clone() };
+        let Some(secret) = key_of(cluster) else { return Count { settled: true, ..Count::default() } };
         let seen = self.results(cluster, &secret).await;
         let nothing = BTreeMap::new();
-        let (fingerprint, results) = match &seen {
-            Ok((fingerprint, results)) => (Ok(fingerprint.as_str()), results),
-            Err(Nothing::Known { reason, message }) => (Err((*reason, message.as_str())), &nothing),
+        let (fingerprint, results, doubt) = match &seen {
+            Ok(seen) => (Ok(seen.fingerprint.as_str()), &seen.results, seen.doubt.as_ref()),
+            Err(Nothing::Known { reason, message }) => (Err((*reason, message.as_str())), &nothing, None),
             Err(Nothing::NotRead(error)) => return not_read(cluster, error),
         };
         for (node, result) in results {
@@ -145,24 +167,28 @@ impl Reload for TlsLoop {
                 _ => {}
             }
         }
-        let (verdict, settled) = plan::tls(fingerprint, results);
+        let (verdict, settled) = plan::tls(fingerprint, results, doubt);
         let written =
             api::write_condition(&self.client, cluster, ConditionType::TlsReady, &verdict, MANAGER).await;
         if let Err(error) = written {
             let error = telemetry::chain(&error);
             warn!(cluster_name, namespace, error, "condition not written, will retry next tick");
         }
-        count(results, settled)
+        // A change of the authorities alone shows in no handshake: nodes are told again for as long as a kubelet may take.
+        let mut proved = settled;
+        if settled && let Ok(fingerprint) = fingerprint {
+            let before = self.served().insert(cluster.key.clone(), fingerprint.to_owned());
+            proved = !early || before.is_none_or(|before| before != fingerprint);
+        }
+        count(results, proved)
     }
 
     async fn changed(&self) -> BTreeSet<ClusterKey> {
         loop {
             let secrets = self.caches.secret_changes.take().await;
-            let clusters = self.clusters(None).into_iter().filter(|cluster| {
-                let namespace = cluster.key.0.namespace.clone();
-                let name = cluster.tls_secret.clone().unwrap_or_default();
-                secrets.contains(&ObjectKey { namespace, name })
-            });
+            let clusters = self.clusters(None).into_iter();
+            let clusters =
+                clusters.filter(|cluster| key_of(cluster).is_some_and(|key| secrets.contains(&key)));
             let keys: BTreeSet<ClusterKey> = clusters.map(|cluster| cluster.key).collect();
             if !keys.is_empty() {
                 return keys;

@@ -21,4 +21,6 @@ pub mod settings;
 pub mod slots;
 pub mod synced;
 pub mod telemetry;
+pub mod tls;
 pub mod valkey;
+pub mod versioned;

@@ -53,6 +53,9 @@ pub const COMPONENT_NODE: &str = "node";
 pub const RESERVED_PREFIX: &str = "valkey.gomomento.com/";
 /// Pod annotation: revision of users.acl; patched so that the kubelet refreshes the pod's files at once.
 pub const ANNOTATION_ACL_REVISION: &str = "valkey.gomomento.com/acl-revision";
+/// Pod annotation: checksum of the TLS Secret's public parts; patched so that the kubelet refreshes the pod's files at
+/// once.
+pub const ANNOTATION_TLS_REVISION: &str = "valkey.gomomento.com/tls-revision";
 /// ACL ConfigMap annotation: a revision that a running node refused.
 pub const ANNOTATION_ACL_REFUSED: &str = "valkey.gomomento.com/acl-refused";
 /// `ValkeyCluster` annotation: a token; a new one asks for rotation of the system passwords.

@@ -19,10 +19,12 @@ use crate::words::Reason;
 
 /// The steps of a cluster of which no member has left `Joining`.
 pub fn plan(seen: &Observed, want: &Desired) -> Decision {
-    if let Some(decision) = prepare(seen, want) {
-        return decision;
-    }
-    let shape = seen.cluster.snapshot.unwrap_or(want.shape);
+    // While the TLS Secret is invalid repair goes on, as far as no node is made.
+    let invalid = match prepare(seen, want) {
+        Some(wait) if wait.reason == Reason::TlsInvalid => Some(wait),
+        Some(decision) => return decision,
+        None => None,
+    };
     // Once anybody knows a peer, a death is handled as in a formed cluster.
     if seen.any_peer_known() {
         for rule in [stability::forget_dead, stability::promote_replica, stability::replace_lost_primary] {
@@ -31,6 +33,10 @@ pub fn plan(seen: &Observed, want: &Desired) -> Decision {
             }
         }
     }
+    if let Some(wait) = invalid {
+        return wait;
+    }
+    let shape = seen.cluster.snapshot.unwrap_or(want.shape);
     if let Some(decision) = start::plan(seen, want, shape) {
         return decision;
     }
@@ -44,6 +50,9 @@ pub fn plan(seen: &Observed, want: &Desired) -> Decision {
 fn prepare(seen: &Observed, want: &Desired) -> Option<Decision> {
     if let Err(words) = &want.tls {
         return Some(Decision::wait(Reason::TlsInvalid, words.clone(), Pace::Heartbeat));
+    }
+    if let Some(wait) = want.certificate.as_ref().and_then(|certificate| certificate.unusable.clone()) {
+        return Some(Decision::wait(wait.reason, wait.message, Pace::Heartbeat));
     }
     if let Some(words) = seen.objects.foreign() {
         return Some(Decision::wait(Reason::ObjectNotOwned, words, Pace::Heartbeat));

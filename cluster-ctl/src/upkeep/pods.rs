@@ -13,12 +13,21 @@ use shared::valkey::report::NodeReport;
 use crate::model::{Member, Observed, sync_state};
 use crate::ports::{Kube, KubeError, PodUpkeep, World};
 
+/// What the pods' mounted files should hold; a change of an annotation makes the kubelet refresh them at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Revisions<'a> {
+    /// Revision of the published users.acl.
+    pub acl: Option<&'a str>,
+    /// Revision of the TLS Secret.
+    pub tls: Option<&'a str>,
+}
+
 /// Writes what differs on the pods of members that are part of the cluster. Returns how many were written.
 pub async fn keep<K: Kube>(
     kube: &K,
     world: &World,
     seen: &Observed,
-    acl_revision: Option<&str>,
+    revisions: Revisions<'_>,
     fan_out: usize,
 ) -> Result<usize, KubeError> {
     let mut changes = Vec::new();
@@ -27,7 +36,7 @@ pub async fn keep<K: Kube>(
         if !is_member(seen, report) {
             continue;
         }
-        let change = change(seen, member, report, pod, world, acl_revision);
+        let change = change(seen, member, report, pod, world, revisions);
         if change != PodUpkeep::default() {
             changes.push((Arc::clone(pod), change));
         }
@@ -59,7 +68,7 @@ fn change(
     report: &NodeReport,
     pod: &core::Pod,
     world: &World,
-    acl_revision: Option<&str>,
+    revisions: Revisions<'_>,
 ) -> PodUpkeep {
     let differing = |have: Option<&BTreeMap<String, String>>,
                      want: Vec<(String, String)>|
@@ -69,9 +78,10 @@ fn change(
     let role = (names::LABEL_ROLE.to_owned(), report.info.role.as_str().to_owned());
     let mut annotations: Vec<(String, String)> =
         world.cluster.spec.pod_annotations.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    annotations.extend(
-        acl_revision.map(|revision| (names::ANNOTATION_ACL_REVISION.to_owned(), revision.to_owned())),
-    );
+    let revisions =
+        [(names::ANNOTATION_ACL_REVISION, revisions.acl), (names::ANNOTATION_TLS_REVISION, revisions.tls)];
+    annotations
+        .extend(revisions.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))));
     let joined = member.pod.as_ref().is_some_and(|pod| pod.joined);
     PodUpkeep {
         labels: differing(pod.metadata.labels.as_ref(), vec![role]),

@@ -16,5 +16,6 @@ mod repair;
 mod rolling;
 mod safety;
 mod status;
+mod tls;
 mod topology;
 mod world;

@@ -116,6 +116,7 @@ pub(crate) fn world(shards: u16, replicas: u16) -> World {
             notices: Vec::new(),
             hold: None,
             tls: Ok(()),
+            certificate: None,
             names: (0..64).map(|number| format!("c-new{number:02}")).collect(),
             patience: Patience::default(),
             limits: Limits::default(),

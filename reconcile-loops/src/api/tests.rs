@@ -45,6 +45,7 @@ fn seen(conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Conditio
     ClusterSeen {
         key: ClusterKey(ObjectKey { namespace: "ns".to_owned(), name: "c".to_owned() }),
         uid: "uid-c".to_owned(),
+        version: Some("5".to_owned()),
         generation: Some(4),
         conditions,
         tls_secret: None,
@@ -78,6 +79,10 @@ async fn a_condition_is_applied_once_by_its_own_manager_and_not_again() {
     );
     assert_eq!(first.content_type, "application/apply-patch+yaml");
     assert_eq!(first.body["metadata"]["uid"], "uid-c");
+    assert_eq!(
+        first.body["metadata"]["resourceVersion"], "5",
+        "a UID alone is ignored in an apply of a status"
+    );
     let conditions = &first.body["status"]["conditions"];
     assert_eq!(conditions.as_array().unwrap().len(), 1, "others' conditions are not ours to apply");
     assert_eq!(
@@ -184,4 +189,67 @@ async fn the_operators_login_comes_from_the_clusters_own_secret_only() {
     assert!(!format!("{login:?}").contains("secret"));
     let foreign = operator_credentials(&client(&secret("another")).0, &cluster).await;
     assert!(matches!(foreign, Err(SecretError::Foreign { .. })));
+}
+
+/// A client whose server refuses `conflicts` writes, and in between shows the cluster `live`.
+fn contended(conflicts: usize, live: Value) -> (Client, Arc<Mutex<Vec<Sent>>>) {
+    let sent: Arc<Mutex<Vec<Sent>>> = Arc::default();
+    let kept = Arc::clone(&sent);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (kept, live) = (Arc::clone(&kept), live.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let writing = head.method == http::Method::PATCH;
+            let mut kept = kept.lock().unwrap();
+            let writes = kept.iter().filter(|sent| sent.line == "PATCH").count();
+            let refused = writing && writes < conflicts;
+            kept.push(Sent {
+                line: head.method.to_string(),
+                content_type: String::new(),
+                body: serde_json::from_slice(&body).unwrap_or_default(),
+            });
+            let conflict = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "changed", "reason": "Conflict", "code": 409 });
+            let (status, answer) = if refused { (409, conflict) } else { (200, live) };
+            Ok::<_, Infallible>(
+                Response::builder().status(status).body(Body::from(answer.to_string().into_bytes())).unwrap(),
+            )
+        }
+    });
+    (Client::new(service, "default"), sent)
+}
+
+fn live(uid: &str, version: &str) -> Value {
+    let mut cluster = cluster_answer();
+    cluster["metadata"]["uid"] = json!(uid);
+    cluster["metadata"]["resourceVersion"] = json!(version);
+    cluster
+}
+
+#[tokio::test]
+async fn a_condition_that_lost_a_race_is_written_on_the_live_version() {
+    let (client, sent) = contended(1, live("uid-c", "9"));
+    assert!(write_condition(&client, &seen(Vec::new()), KIND, &verdict("x"), "us/acl").await.unwrap());
+    let sent = sent.lock().unwrap();
+    let versions: Vec<&Value> = sent
+        .iter()
+        .filter(|sent| sent.line == "PATCH")
+        .map(|sent| &sent.body["metadata"]["resourceVersion"])
+        .collect();
+    assert_eq!(versions, ["5", "9"]);
+}
+
+#[tokio::test]
+async fn a_namesake_that_came_after_the_cluster_gets_no_condition_of_it() {
+    let (client, sent) = contended(usize::MAX, live("uid-of-another", "9"));
+    assert!(!write_condition(&client, &seen(Vec::new()), KIND, &verdict("x"), "us/acl").await.unwrap());
+    assert_eq!(sent.lock().unwrap().iter().filter(|sent| sent.line == "PATCH").count(), 1);
+}
+
+#[tokio::test]
+async fn a_status_that_is_always_written_by_somebody_else_is_left_to_the_next_pass() {
+    let (client, sent) = contended(usize::MAX, live("uid-c", "9"));
+    assert!(write_condition(&client, &seen(Vec::new()), KIND, &verdict("x"), "us/acl").await.is_err());
+    assert_eq!(sent.lock().unwrap().iter().filter(|sent| sent.line == "PATCH").count(), WRITES);
 }

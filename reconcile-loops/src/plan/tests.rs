@@ -103,11 +103,18 @@ fn without_a_file_or_a_node_there_is_nothing_to_wait_for() {
 #[test]
 fn tls_is_ready_when_every_node_serves_the_secrets_certificate() {
     let fingerprint = "0123456789abcdef";
-    let (verdict, settled) = tls(Ok(fingerprint), &results(&[CURRENT, CURRENT]));
+    let (verdict, settled) = tls(Ok(fingerprint), &results(&[CURRENT, CURRENT]), None);
     assert_eq!((verdict.status, settled), (ConditionStatus::True, true));
     assert_eq!(verdict.message, "certificate 0123456789ab is served by 2 of 2 running nodes");
-    let (verdict, settled) = tls(Ok(fingerprint), &results(&[CURRENT, NodeResult::Stale]));
+    let (verdict, settled) = tls(Ok(fingerprint), &results(&[CURRENT, NodeResult::Stale]), None);
     assert_eq!((verdict.reason, settled), ("WaitingForKubelet", false));
-    let (verdict, settled) = tls(Err(("SecretInvalid", "no tls.crt")), &results(&[CURRENT]));
+    let (verdict, settled) = tls(Err(("SecretInvalid", "no tls.crt")), &results(&[CURRENT]), None);
     assert_eq!((verdict.reason, verdict.message.as_str(), settled), ("SecretInvalid", "no tls.crt", true));
+}
+
+#[test]
+fn a_certificate_that_is_served_and_doubtful_is_ready_with_the_doubt_as_its_reason() {
+    let (verdict, settled) = tls(Ok("0123456789abcdef"), &results(&[CURRENT]), Some(&Doubt::NoClientAuth));
+    assert_eq!((verdict.status, verdict.reason, settled), (ConditionStatus::True, "TlsNoClientAuth", true));
+    assert!(verdict.message.contains("client auth"), "{}", verdict.message);
 }

@@ -13,6 +13,7 @@ fn cluster(name: &str) -> ClusterSeen {
     ClusterSeen {
         key: key(name),
         uid: name.to_owned(),
+        version: None,
         generation: None,
         conditions: Vec::new(),
         tls_secret: None,

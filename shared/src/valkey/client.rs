@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
@@ -26,6 +25,7 @@ use super::error::{LostCause, ValkeyError};
 use super::parse::Reply;
 use crate::names;
 use crate::secret::Redacted;
+use crate::tls::Authorities;
 
 /// Where a node listens. The IP is always that of the current Pod UID, never a name: names are cached and shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,19 +169,13 @@ async fn dial_unlimited(endpoint: &Endpoint, limits: Limits) -> Result<Connectio
 
 /// A connector that trusts only the target's authorities, and the name to verify.
 fn tls_connector(target: &TlsTarget) -> io::Result<(TlsConnector, ServerName<'static>)> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(target.ca_pem.as_bytes()) {
-        let certificate = certificate.map_err(io::Error::other)?;
-        roots.add(certificate).map_err(io::Error::other)?;
-    }
-    if roots.is_empty() {
-        return Err(io::Error::other("no certificate authority given"));
-    }
+    let authorities = Authorities::from_pem(target.ca_pem.as_bytes())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(authorities))
         .with_no_client_auth();
     let name = ServerName::try_from(target.server_name.clone()).map_err(io::Error::other)?;
     Ok((TlsConnector::from(Arc::new(config)), name))

@@ -40,8 +40,9 @@ impl<'a> Blueprint<'a> {
     /// The API server refuses it.
     pub async fn create(self) -> Result<Deployed<'a>> {
         let Self { scene, name, shards, replicas, spec } = self;
+        let tls = spec.get("tls").is_some();
         let made = scene.objects.apply(Kind::CLUSTER, &name, json!({ "spec": spec })).await?;
-        Ok(Deployed { scene, uid: text(&made, "/metadata/uid").to_owned(), name, shards, replicas })
+        Ok(Deployed { scene, uid: text(&made, "/metadata/uid").to_owned(), name, shards, replicas, tls })
     }
 }
 
@@ -57,12 +58,20 @@ pub struct Deployed<'a> {
     pub shards: usize,
     /// Replicas of each shard asked for.
     pub replicas: usize,
+    /// Its members speak TLS.
+    pub tls: bool,
 }
 
 impl Deployed<'_> {
     /// Members asked for.
     pub fn members(&self) -> usize {
         self.shards * (1 + self.replicas)
+    }
+
+    /// The options with which valkey-cli in the client Pod reaches its members; with TLS the Pod has to be told whom to
+    /// trust first, by [`Scene::trust`].
+    pub fn client_options(&self) -> String {
+        if self.tls { format!("--tls --cacert {}", crate::tls::TRUSTED) } else { String::new() }
     }
 
     /// The labels that select what belongs to it.

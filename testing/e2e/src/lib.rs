@@ -11,6 +11,7 @@ pub mod operator;
 pub mod processes;
 pub mod random;
 pub mod scene;
+pub mod tls;
 pub mod valkey;
 
 pub use deployed::{Blueprint, Deployed};
@@ -18,7 +19,8 @@ pub use objects::{Kind, Objects};
 pub use operator::Operator;
 pub use random::Random;
 pub use scene::Scene;
-pub use support::{Probe, eventually};
+pub use support::{Authority, Issued, Probe, Request, eventually};
+pub use tls::{Forward, TlsSecret};
 
 /// Prints a line of a test's report. Cargo shows it for tests that fail, and with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "the report of a test")]

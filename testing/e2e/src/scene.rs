@@ -108,6 +108,15 @@ impl Scene {
         Ok(self.kubectl().run(&arguments).await?.out)
     }
 
+    /// Tells the client Pod which authorities to trust.
+    ///
+    /// # Errors
+    ///
+    /// There is no client Pod and none can be made.
+    pub async fn trust(&self, authorities: &str) -> Result<()> {
+        self.run(&format!("cat > {} <<'END'\n{authorities}END", crate::tls::TRUSTED)).await.map(drop)
+    }
+
     /// Events about the object `name`: type, reason and note.
     ///
     /// # Errors

@@ -74,9 +74,10 @@ impl Deployed<'_> {
     pub async fn views(&self) -> Result<Vec<View>> {
         let addresses = self.addresses().await?;
         let asks = format!("echo {MARK}; $c CLUSTER INFO; echo {MARK}; $c INFO {}", info::SECTIONS.join(" "));
+        let options = self.client_options();
         let script: Vec<String> = addresses
             .values()
-            .map(|ip| format!("c='valkey-cli -t 2 -h {ip}'; $c CLUSTER NODES; {asks}; echo {MARK}"))
+            .map(|ip| format!("c='valkey-cli -t 2 -h {ip} {options}'; $c CLUSTER NODES; {asks}; echo {MARK}"))
             .collect();
         let output = self.scene.run(&script.join("; ")).await?;
         let replies: Vec<&str> = output.split(&format!("{MARK}\n")).collect();

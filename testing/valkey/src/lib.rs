@@ -4,16 +4,15 @@
 //! with a deadline. Each server gets a loopback address and a directory of its own, and is killed by its process id
 //! when dropped. A missing binary is a failure, never a skip.
 
-pub mod certs;
 pub mod cluster;
 pub mod node;
 pub mod server;
 pub mod wait;
 
-pub use certs::Authority;
 pub use cluster::{Cluster, Layout};
 pub use node::{Node, Setup};
 pub use server::{Options, Server, Version};
+pub use support::{Authority, Issued, Request};
 pub use wait::eventually;
 
 use std::collections::BTreeMap;

@@ -20,7 +20,7 @@ use shared::names;
 use shared::valkey::EngineVersion;
 use tempfile::TempDir;
 
-use crate::certs::Issued;
+use crate::Issued;
 use crate::server::Version;
 use crate::{LIMITS, REPL_PASSWORD, wait::eventually};
 

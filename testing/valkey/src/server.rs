@@ -13,7 +13,7 @@ use shared::valkey::{Connection, Endpoint, EngineVersion, TlsTarget, connect};
 use tempfile::TempDir;
 
 use crate::wait::eventually;
-use crate::{LIMITS, REPL_PASSWORD, certs::Issued, operator};
+use crate::{Issued, LIMITS, REPL_PASSWORD, operator};
 
 /// Which engine to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

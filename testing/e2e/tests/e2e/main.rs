@@ -23,4 +23,5 @@ mod pod_security;
 mod presentation;
 mod references;
 mod shapes;
+mod tls;
 mod tree;

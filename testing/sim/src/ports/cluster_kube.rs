@@ -86,6 +86,8 @@ impl Kube for SimKube {
             service: caches.services.get(&names::service(&key.name)),
             auth: caches.secrets.get(&names::auth_secret(&key.name)),
             acl: caches.config_maps.get(&names::acl_config_map(&key.name)),
+            // The modelled clusters serve plaintext.
+            tls: None,
             zones,
             menu,
             cluster,

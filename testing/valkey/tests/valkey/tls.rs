@@ -1,11 +1,14 @@
 //! TLS: the certificate is verified for the member's name while its IP is dialled, and reloads are visible.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use shared::names::pod_host;
 use shared::valkey::{Endpoint, TlsTarget, ValkeyError, connect, prove_revision};
-use test_valkey::{Authority, Cluster, LIMITS, Layout, Options, Server, Version, operator, users_acl};
+use test_valkey::{
+    Authority, Cluster, LIMITS, Layout, Options, Request, Server, Version, operator, users_acl,
+};
 
 use crate::{on_every_version, refusal};
 
@@ -13,6 +16,7 @@ on_every_version!(
     the_name_is_verified_and_not_the_address,
     a_reload_serves_the_new_certificate_and_a_bad_one_is_refused,
     a_cluster_forms_over_tls,
+    a_server_whose_certificate_expires_stays_within_reach_of_the_operator,
 );
 
 fn host(index: u16) -> String {
@@ -107,5 +111,32 @@ async fn a_cluster_forms_over_tls(version: Version) -> Result<()> {
         let address = own.address.as_ref().context("no address")?;
         ensure!(address.port == 6379 && address.bus_port == 16379, "{address:?}");
     }
+    Ok(())
+}
+
+async fn a_server_whose_certificate_expires_stays_within_reach_of_the_operator(
+    version: Version,
+) -> Result<()> {
+    const LIFE: Duration = Duration::from_secs(4);
+    let authority = Authority::new("ours")?;
+    let short = Request::new([host(0)]).seconds(LIFE);
+    let options = Options {
+        tls: Some((authority.sign(&short)?, authority.pem())),
+        ..options(version, &authority, 0, 1)?
+    };
+    let server = Server::start(version, options).await?;
+    tokio::time::sleep(LIFE + Duration::from_secs(1)).await;
+    let connection = connect(&server.endpoint(), &operator(), &LIMITS).await?;
+    let expired = connection.served_certificate().context("none served")?.to_vec();
+    // So it can be told of the renewed one.
+    let renewed = authority.issue(&[&host(0)], 2)?;
+    server.write("tls.crt", &renewed.certificate)?;
+    server.write("tls.key", &renewed.key)?;
+    let names = ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"];
+    let paths = [server.path("tls.crt"), server.path("tls.key"), server.path("ca.crt")];
+    let settings: Vec<(&str, &str)> = names.into_iter().zip(paths.iter().map(String::as_str)).collect();
+    connection.config_set(&settings).await?;
+    let again = connect(&server.endpoint(), &operator(), &LIMITS).await?;
+    ensure!(again.served_certificate().is_some_and(|served| served != expired), "still the expired one");
     Ok(())
 }

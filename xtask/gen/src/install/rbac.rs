@@ -45,7 +45,8 @@ const NODE_CTL: &[Grant] = &[
 
 /// Watches what should be loaded, tells whether it is.
 const RECONCILE_LOOPS: &[Grant] = &[
-    (VALKEY, "valkeyclusters", &["list", "watch"]),
+    // Read live when somebody else wrote the status first.
+    (VALKEY, "valkeyclusters", &["get", "list", "watch"]),
     (VALKEY, "valkeyclusters/status", &["patch"]),
     (VALKEY, "valkeynodes", &["list", "watch"]),
     ("", "pods", &["list", "watch"]),

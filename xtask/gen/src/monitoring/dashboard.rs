@@ -71,6 +71,14 @@ fn clusters() -> Vec<Panel> {
             "none",
             vec![(selected("valkey_operator_cluster_slots_assigned", ""), "{{namespace}}/{{cluster}}")],
         ),
+        Panel::lines(
+            "Time until the certificate expires",
+            "s",
+            vec![(
+                format!("{} - time()", selected("valkey_operator_certificate_expiry_timestamp_seconds", "")),
+                "{{namespace}}/{{cluster}}",
+            )],
+        ),
     ]
 }
 

@@ -1,31 +1,29 @@
 //! What was read from Secrets, kept for as long as the watch says that they are unchanged.
 //!
 //! Owns the rule that a quiet cluster costs no read, and that a changed Secret is read again at once. Each loop has a
-//! store of its own.
+//! store of its own. A metadata-only watch gives the versions.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::seen::ObjectKey;
-
-/// Values by Secret, each with the version of the Secret at the time of reading.
+/// Values by key of the Secret, each with the version of the Secret at the time of reading.
 #[derive(Debug)]
-pub struct Versioned<T>(Mutex<BTreeMap<ObjectKey, (String, Arc<T>)>>);
+pub struct Versioned<K, T>(Mutex<BTreeMap<K, (String, Arc<T>)>>);
 
-impl<T> Default for Versioned<T> {
+impl<K, T> Default for Versioned<K, T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T> Versioned<T> {
+impl<K: Ord + Clone, T> Versioned<K, T> {
     /// The value of the Secret at `version`, kept or read. Without a version (the watch has not seen the Secret) it is
     /// read and not kept. `read` may see a newer Secret than `version`; then the watch brings that version soon and it is
     /// read once more.
     pub async fn get<E>(
         &self,
-        key: &ObjectKey,
+        key: &K,
         version: Option<String>,
         read: impl Future<Output = Result<T, E>>,
     ) -> Result<Arc<T>, E> {
@@ -44,11 +42,11 @@ impl<T> Versioned<T> {
     }
 
     /// Drops what belongs to Secrets that are not wanted any more.
-    pub fn retain(&self, wanted: impl Fn(&ObjectKey) -> bool) {
+    pub fn retain(&self, wanted: impl Fn(&K) -> bool) {
         self.lock().retain(|key, _| wanted(key));
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, (String, Arc<T>)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<K, (String, Arc<T>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,8 +58,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_unchanged_secret_is_read_once_and_a_changed_one_again() {
-        let kept: Versioned<u32> = Versioned::default();
-        let key = ObjectKey { namespace: "ns".to_owned(), name: "s".to_owned() };
+        let kept: Versioned<&str, u32> = Versioned::default();
+        let key = "ns/s";
         let get = async |version: Option<&str>, value: u32| {
             let read = async move { Ok::<_, Infallible>(value) };
             *kept.get(&key, version.map(ToOwned::to_owned), read).await.unwrap()
