@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
@@ -11,8 +10,8 @@ use shared::api::{ValkeyCluster, ValkeyNode};
 use shared::names;
 
 use crate::action::NewNode;
-use crate::desired::Passwords;
 use crate::model::{Cluster, Millis};
+use crate::passwords::Passwords;
 
 /// A point in time as the API writes it, to the second.
 pub fn time(at: Millis) -> Time {
@@ -120,17 +119,11 @@ pub fn service(cluster: &ValkeyCluster) -> Service {
 
 /// The Secret with the passwords of the two system users, and the line that nodes include.
 pub fn auth_secret(cluster: &ValkeyCluster, passwords: &Passwords) -> Secret {
-    let include = format!("primaryauth \"{}\"\n", passwords.repl.expose());
-    let data = [
-        (names::KEY_OPERATOR_PASSWORD, passwords.operator.expose().clone()),
-        (names::KEY_REPL_PASSWORD, passwords.repl.expose().clone()),
-        (names::KEY_PRIMARYAUTH_CONF, include),
-    ];
-    Secret {
-        type_: Some("Opaque".to_owned()),
-        data: Some(data.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).into()),
-        ..auth_secret_guard(cluster)
-    }
+    let mut secret = auth_secret_guard(cluster);
+    secret.type_ = Some("Opaque".to_owned());
+    secret.data = Some(passwords.data());
+    secret.metadata.annotations = Some(passwords.annotations()).filter(|annotations| !annotations.is_empty());
+    secret
 }
 
 /// The metadata of the auth Secret alone: with the finalizer that keeps it while the cluster lives.

@@ -1,32 +1,22 @@
 //! From the spec and the menu to what is wanted: size, node template, ACL file. Pure.
 
-use k8s_openapi::api::core::v1::Secret;
 use shared::acl::{self, AclFile, AclInput, PasswordHash};
 use shared::api::{Lifecycle, Placement, ValkeyNodeSpec, ZoneSpread};
 use shared::names;
 use shared::resolve::{self, Resolution};
-use shared::secret::Redacted;
 use shared::tls::Doubt;
 use shared::valkey::types::EngineVersion;
 
 use crate::action::Wait;
 use crate::model::{Certificate, Desired, Limits, Millis, Observed, Patience};
 use crate::observe::shape;
+use crate::passwords::Passwords;
 use crate::ports::World;
 use crate::publish::{self, Publication};
 use crate::words::Reason;
 
 /// The oldest engine that the operator knows; rendered for when a version is not known.
 pub const OLDEST_ENGINE: EngineVersion = EngineVersion::new(8, 1, 0);
-
-/// Passwords of the system users, from the auth Secret.
-#[derive(Clone, Debug)]
-pub struct Passwords {
-    /// Of the operator's user.
-    pub operator: Redacted<String>,
-    /// Of the replication user.
-    pub repl: Redacted<String>,
-}
 
 /// The spec's config, resolved.
 pub fn resolve(world: &World) -> Resolution {
@@ -94,8 +84,8 @@ pub fn acl_file(
         config,
         cluster: &world.cluster.spec.acl,
         roles: &world.menu.roles,
-        operator_passwords: &[PasswordHash::of(&passwords.operator)],
-        repl_passwords: &[PasswordHash::of(&passwords.repl)],
+        operator_passwords: &passwords.operator_hashes(),
+        repl_passwords: &passwords.repl_hashes(),
         engine,
     })
     .map_err(|error| error.to_string())
@@ -153,9 +143,18 @@ pub fn note_tls(want: &mut Desired, world: &World) {
     });
 }
 
-/// The passwords in the auth Secret; `None` when a key is missing or no text.
-pub fn passwords(secret: &Secret) -> Option<Passwords> {
-    let data = secret.data.as_ref()?;
-    let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok().map(Redacted::new);
-    Some(Passwords { operator: text(names::KEY_OPERATOR_PASSWORD)?, repl: text(names::KEY_REPL_PASSWORD)? })
+/// What is said of such passwords.
+pub fn unknown_passwords() -> Wait {
+    let message = "the auth Secret holds passwords that the published users.acl does not know; they are not published: \
+                   put the old ones back, and ask for a rotation by annotation instead";
+    Wait { reason: Reason::AuthSecretChanged, message: message.to_owned() }
+}
+
+/// Whether the published users.acl knows the passwords in the auth Secret. If not, somebody changed the Secret: what no
+/// node accepts is not published, because it would lock out operator and replicas.
+pub fn are_known(passwords: &Passwords, world: &World) -> bool {
+    let published = world.acl.as_ref().and_then(|map| map.data.as_ref()?.get(names::KEY_USERS_ACL));
+    let Some(published) = published.filter(|_| !world.nodes.is_empty()) else { return true };
+    let knows = |hashes: Vec<PasswordHash>| hashes.iter().any(|hash| published.contains(hash.as_str()));
+    knows(passwords.operator_hashes()) && knows(passwords.repl_hashes())
 }

@@ -194,6 +194,16 @@ impl Kube for KubeApi {
             .await
     }
 
+    async fn replace_secret(&self, secret: &Secret) -> Result<(), KubeError> {
+        let patch = json!([
+            { "op": "test", "path": "/metadata/resourceVersion", "value": secret.metadata.resource_version },
+            { "op": "add", "path": "/metadata/annotations", "value": secret.metadata.annotations },
+            { "op": "add", "path": "/data", "value": secret.data },
+        ]);
+        json_patch::<Secret>(&self.api_of(secret), &secret.name_any(), patch, "updating the auth Secret")
+            .await
+    }
+
     async fn create_node(&self, node: &ValkeyNode) -> Result<(), KubeError> {
         self.create("creating the ValkeyNode", node).await
     }

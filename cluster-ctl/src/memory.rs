@@ -8,8 +8,8 @@ use shared::api::ValkeyCluster;
 use shared::valkey::types::NodeId;
 
 use crate::action::Wait;
-use crate::desired::Passwords;
 use crate::model::Millis;
+use crate::passwords::Passwords;
 use crate::ports::{ClusterKey, World};
 use crate::words::Reason;
 

@@ -15,7 +15,7 @@ use shared::api::{
     ValkeyNodeStatus, ValkeyRoleSpec,
 };
 use shared::events::Notice;
-use shared::secret::RandomError;
+use shared::secret::{RandomError, Redacted};
 use shared::slots::SlotRange;
 use shared::tls::Material;
 use shared::valkey::client::Credentials;
@@ -182,6 +182,8 @@ pub trait Kube: Send + Sync {
     ) -> impl Future<Output = Result<(), KubeError>> + Send;
     /// Removes the in-use finalizer of the auth Secret, under its resourceVersion.
     fn release_secret(&self, secret: &Secret) -> impl Future<Output = Result<(), KubeError>> + Send;
+    /// Replaces data and annotations of the auth Secret by those of `secret`, under its resourceVersion.
+    fn replace_secret(&self, secret: &Secret) -> impl Future<Output = Result<(), KubeError>> + Send;
     /// Creates a `ValkeyNode`.
     fn create_node(&self, node: &ValkeyNode) -> impl Future<Output = Result<(), KubeError>> + Send;
     /// Moves the lifecycle of the node of this UID; with `clear_join_type` its join type goes in the same write.
@@ -288,6 +290,18 @@ pub type Check<'a> = dyn Fn(&NodeReport) -> Result<(), String> + Send + Sync + '
 pub trait Valkey: Send + Sync {
     /// Everything that a tick needs to know of a server.
     fn report(&self, server: &Server) -> impl Future<Output = Result<NodeReport, ValkeyError>> + Send;
+    /// Whether the server runs exactly this revision of users.acl, proved by a new login.
+    fn proves(
+        &self,
+        server: &Server,
+        revision: &str,
+    ) -> impl Future<Output = Result<bool, ValkeyError>> + Send;
+    /// Tells the server with which password to log in at its primary from now on. A link that is up stays.
+    fn set_replication_password(
+        &self,
+        server: &Server,
+        password: &Redacted<String>,
+    ) -> impl Future<Output = Result<(), ValkeyError>> + Send;
     /// Reads the server's report, judges `check` on it, and only then sends `command`, all on one connection.
     fn send(
         &self,

@@ -47,6 +47,11 @@ pub fn unproved(published: &ConfigMap) -> bool {
     accepted.is_some() && text != accepted && text.is_some_and(|text| text.len() <= MAX_KEPT)
 }
 
+/// The published text.
+pub fn text(published: Option<&ConfigMap>) -> Option<&str> {
+    data(published?, names::KEY_USERS_ACL)
+}
+
 fn data<'a>(map: &'a ConfigMap, key: &str) -> Option<&'a str> {
     map.data.as_ref()?.get(key).map(String::as_str)
 }

@@ -12,18 +12,21 @@ use tracing::{debug, warn};
 
 use crate::action::{Action, Decision, Pace};
 use crate::build;
-use crate::desired::{self, Passwords};
+use crate::desired;
 use crate::execute::{ExecuteError, Execution, Outcome};
 use crate::memory::Memory;
 use crate::metrics::ClusterMetrics;
 use crate::model::{Desired, Limits, Millis, Objects, Observed, Ownership, Shape};
 use crate::observe::{Access, has_finalizer, observe};
+use crate::passwords::Passwords;
 use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
-use crate::publish;
+use crate::publish::{self, Publication};
+use crate::rotation;
 use crate::status;
-use crate::tell::{tell_action, tell_wait, tell_warnings};
-use crate::upkeep::{nodes, objects, pods};
+use crate::tell::{tell_action, tell_rotation, tell_wait, tell_warnings};
+use crate::upkeep::rotation::{Rotated, RotationError};
+use crate::upkeep::{self, nodes, objects, pods};
 use crate::words::Reason;
 
 /// Digits of a generated password: 512 bits.
@@ -43,6 +46,9 @@ pub enum TickError {
     /// The action failed.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
+    /// The passwords could not be rotated.
+    #[error(transparent)]
+    Rotation(#[from] RotationError),
     /// No random numbers for names.
     #[error("drawing names failed")]
     Random(#[from] RandomError),
@@ -53,8 +59,9 @@ impl TickError {
         let error = match self {
             Self::Kube(error)
             | Self::Objects(objects::ObjectError::Kube(error))
+            | Self::Rotation(RotationError::Kube(error))
             | Self::Execute(ExecuteError::Kube { source: error, .. }) => error,
-            Self::Objects(_) | Self::Execute(_) | Self::Random(_) => return false,
+            Self::Objects(_) | Self::Execute(_) | Self::Rotation(_) | Self::Random(_) => return false,
         };
         matches!(error, KubeError::NamespaceEnding { .. })
     }
@@ -67,6 +74,13 @@ pub enum Next {
     After(Duration),
     /// The cluster is gone.
     Gone,
+}
+
+/// What a tick wants.
+struct Prepared {
+    want: Desired,
+    publication: Option<Publication>,
+    rotation: rotation::Step,
 }
 
 /// What ticks of all clusters share.
@@ -111,14 +125,21 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             self.kube.set_cluster_finalizer(&world.cluster, true).await.or_else(stale_is_fine)?;
             return Ok(Next::After(self.pace(Pace::Quick)));
         }
-        let passwords = self.passwords(key, &world);
+        let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
+        let passwords = self.passwords(key, &world, uid);
         let access = passwords.as_ref().and_then(|passwords| self.access(key, &world, passwords));
         let objects = self.keep_objects(key, &world).await?;
         let now = self.host.now();
         let mut seen = observe(&self.kube, &self.valkey, &world, objects, access.as_ref(), now).await?;
         seen.last_failover = self.memory.last_failover(key);
+        // A copy that a node accepted is worth more than what the Secret may have become.
+        let accepted = seen.reports().next().is_some() || self.memory.passwords(key, uid).is_none();
+        if let Some(passwords) = passwords.as_ref().filter(|_| accepted) {
+            self.memory.keep_passwords(key, uid, passwords);
+        }
         self.restore_secret(&world, &seen, passwords.as_ref()).await?;
-        let (want, revision) = self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
+        let Prepared { want, publication, rotation } =
+            self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
         if !nodes::record_ids(&self.kube, &world, &seen, self.fan_out()).await? {
             return Ok(Next::After(self.pace(Pace::Quick)));
         }
@@ -130,10 +151,13 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         if decision.pace != Pace::Now {
             nodes::show(&self.kube, &world, &seen, self.fan_out()).await?;
             let revisions = pods::Revisions {
-                acl: revision.as_deref(),
+                acl: publication.as_ref().map(|publication| publication.revision.as_str()),
                 tls: world.tls.as_ref().map(|material| material.revision()),
             };
             pods::keep(&self.kube, &world, &seen, revisions, self.fan_out()).await?;
+            if let (Some(access), Some(passwords)) = (&access, &passwords) {
+                self.rotate(key, &world, &seen, access, passwords, &rotation).await?;
+            }
         }
         Ok(next)
     }
@@ -165,14 +189,14 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         })
     }
 
-    /// What is wanted, and the revision of users.acl that is published towards it.
+    /// What is wanted, the users.acl that is published towards it, and the next step of a rotation of passwords.
     async fn prepare(
         &self,
         key: &ClusterKey,
         world: &World,
         seen: &mut Observed,
         passwords: Option<&Passwords>,
-    ) -> Result<(Desired, Option<String>), TickError> {
+    ) -> Result<Prepared, TickError> {
         let resolution = desired::resolve(world);
         let count = seen.cluster.snapshot.map_or(1, Shape::members).max(1);
         let names = self.draw_names(key, world, count)?;
@@ -184,18 +208,52 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         want.patience.node_loss_millis =
             i64::try_from(self.settings.node_loss_patience.as_millis()).unwrap_or(i64::MAX);
         let mut publication = None;
+        let mut rotation = rotation::Step::Rest;
         if let Some(passwords) = passwords {
             let engine = desired::acl_engine(seen, &resolution);
+            let known = desired::are_known(passwords, world);
             match desired::acl_file(world, &resolution, passwords, engine) {
-                Ok(file) => publication = Some(publish::decide(file, world.acl.as_deref())),
+                Ok(file) if known => publication = Some(publish::decide(file, world.acl.as_deref())),
+                Ok(_) => {}
                 Err(words) => want.acl = Err(words),
             }
             let text = publication.as_ref().map(|publication| publication.text.as_str());
             seen.objects.acl = objects::acl(&self.kube, key, world, text).await?;
+            if known {
+                let published = publish::text(world.acl.as_deref()) == text;
+                let requested = objects::requested_rotation(world);
+                rotation = rotation::next(passwords, requested, seen, publication.as_ref(), published);
+                want.notices.extend(rotation::notice(passwords, &rotation));
+            } else {
+                want.notices.push(desired::unknown_passwords());
+            }
         }
         desired::note_access(&mut want, world, publication.as_ref());
         desired::note_tls(&mut want, world);
-        Ok((want, publication.map(|publication| publication.revision)))
+        Ok(Prepared { want, publication, rotation })
+    }
+
+    /// Takes the next step of a rotation of passwords, and tells its beginning and its end.
+    async fn rotate(
+        &self,
+        key: &ClusterKey,
+        world: &World,
+        seen: &Observed,
+        access: &Access,
+        passwords: &Passwords,
+        step: &rotation::Step,
+    ) -> Result<(), TickError> {
+        let draw = || self.host.random_hex(PASSWORD_DIGITS).map(Redacted::new);
+        let ports = (&self.kube, &self.valkey);
+        let taken = upkeep::rotation::take(ports, world, seen, access, passwords, step, draw).await?;
+        match taken {
+            Rotated::Nothing => {}
+            Rotated::NotYet(why) => {
+                debug!(cluster_name = %key.name, namespace = %key.namespace, why, "passwords not rotated yet");
+            }
+            Rotated::Updated(ended) => tell_rotation(&self.kube, key, &world.cluster, passwords, ended).await,
+        }
+        Ok(())
     }
 
     /// Executes the action, if any, tells of it or of the wait, and shows the status.
@@ -249,12 +307,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     }
 
     /// The passwords in the auth Secret, or our own copy of them when it is gone.
-    fn passwords(&self, key: &ClusterKey, world: &World) -> Option<Passwords> {
-        let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
+    fn passwords(&self, key: &ClusterKey, world: &World, uid: &str) -> Option<Passwords> {
         let Some(secret) = &world.auth else { return self.memory.passwords(key, uid) };
-        let passwords = desired::passwords(secret).filter(|_| build::owned_by(&secret.metadata, uid))?;
-        self.memory.keep_passwords(key, uid, &passwords);
-        Some(passwords)
+        Passwords::of(secret).filter(|_| build::owned_by(&secret.metadata, uid))
     }
 
     /// A lost auth Secret is made anew from our own copy, if a node has just accepted it.
@@ -275,7 +330,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
 
     /// How to reach the nodes; `None` for a TLS cluster whose authorities are not known: nobody can be verified then.
     fn access(&self, key: &ClusterKey, world: &World, passwords: &Passwords) -> Option<Access> {
-        let password = passwords.operator.clone();
+        let password = passwords.current.operator.clone();
         Some(Access {
             credentials: Arc::new(Credentials { user: names::USER_OPERATOR.to_owned(), password }),
             ca_pem: match &world.tls {

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use crate::action::{Action, Decision, Wait};
 use crate::memory::Memory;
 use crate::model::{Member, Observed};
+use crate::passwords::Passwords;
 use crate::ports::{ClusterKey, Kube};
 use crate::words::Reason;
 
@@ -73,6 +74,28 @@ pub async fn tell_warnings<K: Kube>(
         warn!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail = message, "certificate needs attention");
         kube.notify(cluster, &Notice::warning(reason.as_str(), "CheckCertificate", message)).await;
     }
+}
+
+/// Tells of a rotation of passwords: that a phase of it is over, and its end.
+pub async fn tell_rotation<K: Kube>(
+    kube: &K,
+    key: &ClusterKey,
+    cluster: &ValkeyCluster,
+    before: &Passwords,
+    ended: bool,
+) {
+    let (reason, detail) = if ended {
+        (Reason::PasswordsRotated, "the passwords of the system users were rotated")
+    } else if before.next.is_some() {
+        (
+            Reason::RotatingPasswords,
+            "every member knows the new passwords of the system users; they are in use",
+        )
+    } else {
+        (Reason::RotatingPasswords, "new passwords of the system users are announced to every member")
+    };
+    info!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail, "rotating passwords");
+    kube.notify(cluster, &Notice::normal(reason.as_str(), "RotatePasswords", detail)).await;
 }
 
 fn log_action(key: &ClusterKey, action: &Action, decision: &Decision) {

@@ -5,3 +5,4 @@
 pub mod nodes;
 pub mod objects;
 pub mod pods;
+pub mod rotation;

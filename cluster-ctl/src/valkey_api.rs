@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use shared::metrics::RequestMetrics;
 use shared::names;
-use shared::valkey::client::{Connection, Endpoint, Limits, TlsTarget};
+use shared::secret::Redacted;
+use shared::valkey::client::{Connection, Endpoint, Limits, TlsTarget, prove_revision};
 use shared::valkey::error::ValkeyError;
 use shared::valkey::pool::Pool;
 use shared::valkey::report::NodeReport;
 
-use crate::ports::{Check, Command, SendError, Server, Valkey};
+use crate::ports::{Check, Command, SendError, Server, ServerTls, Valkey};
 
 /// Connections kept open at most; more nodes than this are still reached, by dialling anew.
 const MAX_CONNECTIONS: usize = 4096;
@@ -27,15 +28,7 @@ impl ValkeyApi {
     }
 
     async fn connection(&self, server: &Server) -> Result<std::sync::Arc<Connection>, ValkeyError> {
-        let endpoint = Endpoint {
-            ip: server.ip,
-            port: names::CLIENT_PORT,
-            tls: server
-                .tls
-                .as_ref()
-                .map(|tls| TlsTarget { server_name: tls.name.clone(), ca_pem: tls.ca_pem.to_string() }),
-        };
-        self.pool.get(&server.pod_uid, &endpoint, &server.credentials).await
+        self.pool.get(&server.pod_uid, &endpoint(server), &server.credentials).await
     }
 
     fn measured<T>(
@@ -50,7 +43,32 @@ impl ValkeyApi {
     }
 }
 
+fn endpoint(server: &Server) -> Endpoint {
+    let target =
+        |tls: &ServerTls| TlsTarget { server_name: tls.name.clone(), ca_pem: tls.ca_pem.to_string() };
+    Endpoint { ip: server.ip, port: names::CLIENT_PORT, tls: server.tls.as_ref().map(target) }
+}
+
 impl Valkey for ValkeyApi {
+    async fn proves(&self, server: &Server, revision: &str) -> Result<bool, ValkeyError> {
+        let started = Instant::now();
+        let result = prove_revision(&endpoint(server), revision, self.pool.limits()).await;
+        self.measured("prove_revision", started, result)
+    }
+
+    async fn set_replication_password(
+        &self,
+        server: &Server,
+        password: &Redacted<String>,
+    ) -> Result<(), ValkeyError> {
+        let started = Instant::now();
+        let result = match self.connection(server).await {
+            Ok(connection) => connection.config_set(&[("primaryauth", password.expose())]).await,
+            Err(error) => Err(error),
+        };
+        self.measured("config_set", started, result)
+    }
+
     async fn report(&self, server: &Server) -> Result<NodeReport, ValkeyError> {
         let started = Instant::now();
         let result = match self.connection(server).await {

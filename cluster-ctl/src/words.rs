@@ -96,6 +96,12 @@ pub enum Reason {
     ObjectNotOwned,
     /// The auth Secret is gone and no copy that a node accepts is left.
     AuthSecretLost,
+    /// The auth Secret holds passwords that the published users.acl does not know: they are not published.
+    AuthSecretChanged,
+    /// The passwords of the system users are being rotated.
+    RotatingPasswords,
+    /// The passwords of the system users were rotated.
+    PasswordsRotated,
     /// The auth Secret was deleted; the finalizer keeps it usable while the cluster lives.
     AuthSecretDeleted,
     /// A running node refused the rendered users.acl; the last accepted one is published instead.
@@ -162,6 +168,9 @@ impl Reason {
             Self::CertificateExpired => "CertificateExpired",
             Self::ObjectNotOwned => "ObjectNotOwned",
             Self::AuthSecretLost => "AuthSecretLost",
+            Self::AuthSecretChanged => "AuthSecretChanged",
+            Self::RotatingPasswords => "RotatingPasswords",
+            Self::PasswordsRotated => "PasswordsRotated",
             Self::AuthSecretDeleted => "AuthSecretDeleted",
             Self::AclRefused => "AclRefused",
             Self::AclUnproved => "AclUnproved",
@@ -218,6 +227,7 @@ impl Reason {
             Self::ForeignNode
                 | Self::AuthRejected
                 | Self::AuthSecretLost
+                | Self::AuthSecretChanged
                 | Self::AwaitingFailover
                 | Self::PrimaryUnreachable
                 | Self::PromotingReplica

@@ -60,6 +60,10 @@ pub const ANNOTATION_TLS_REVISION: &str = "valkey.gomomento.com/tls-revision";
 pub const ANNOTATION_ACL_REFUSED: &str = "valkey.gomomento.com/acl-refused";
 /// `ValkeyCluster` annotation: a token; a new one asks for rotation of the system passwords.
 pub const ANNOTATION_ROTATE_PASSWORDS: &str = "valkey.gomomento.com/rotate-passwords";
+/// Auth Secret annotation: token of the rotation of passwords that goes on.
+pub const ANNOTATION_ROTATION: &str = "valkey.gomomento.com/rotation";
+/// Auth Secret annotation: token of the last rotation of passwords that was finished.
+pub const ANNOTATION_ROTATED: &str = "valkey.gomomento.com/rotated";
 /// `ValkeyNode` annotation set by a person: the pod UID that is certainly dead.
 pub const ANNOTATION_CONFIRMED_DEAD: &str = "valkey.gomomento.com/confirmed-dead";
 /// `ValkeyNode` annotation: which start attempt this node is.
@@ -80,6 +84,14 @@ pub const KEY_USERS_ACL_ACCEPTED: &str = "users.acl.accepted";
 pub const KEY_OPERATOR_PASSWORD: &str = "operator-password";
 /// Auth Secret key: password of the replication user.
 pub const KEY_REPL_PASSWORD: &str = "repl-password";
+/// Auth Secret key, while a rotation goes on: the operator's password to be.
+pub const KEY_OPERATOR_PASSWORD_NEXT: &str = "operator-password-next";
+/// Auth Secret key, while a rotation goes on: the replication password to be.
+pub const KEY_REPL_PASSWORD_NEXT: &str = "repl-password-next";
+/// Auth Secret key, while a rotation goes on: the operator's password that was.
+pub const KEY_OPERATOR_PASSWORD_PREVIOUS: &str = "operator-password-previous";
+/// Auth Secret key, while a rotation goes on: the replication password that was.
+pub const KEY_REPL_PASSWORD_PREVIOUS: &str = "repl-password-previous";
 /// Auth Secret key: the line that a node includes from its mount.
 pub const KEY_PRIMARYAUTH_CONF: &str = "primaryauth.conf";
 

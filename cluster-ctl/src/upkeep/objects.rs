@@ -7,9 +7,9 @@ use shared::secret::{RandomError, Redacted};
 use tracing::info;
 
 use crate::build;
-use crate::desired::Passwords;
 use crate::model::Ownership;
 use crate::observe::has_finalizer;
+use crate::passwords::{Pair, Passwords};
 use crate::ports::{ClusterKey, ClusterObject, Kube, KubeError, World};
 
 /// Why the cluster-level objects could not be kept right.
@@ -64,13 +64,20 @@ pub async fn auth_secret<K: Kube>(
         meta.deletion_timestamp.is_none() && !has_finalizer(&meta.finalizers, names::AUTH_FINALIZER)
     });
     ensure(kube, key, world, meta, unguarded, || {
-        Ok(ClusterObject::Secret(Box::new(match &world.auth {
-            // Ours, unguarded: only metadata is applied, the passwords stay as they are.
-            Some(_) => build::auth_secret_guard(&world.cluster),
-            None => build::auth_secret(&world.cluster, &Passwords { operator: draw()?, repl: draw()? }),
-        })))
+        // Ours, unguarded: only metadata is applied, the passwords stay as they are.
+        if world.auth.is_some() {
+            return Ok(ClusterObject::Secret(Box::new(build::auth_secret_guard(&world.cluster))));
+        }
+        let fresh = Passwords::fresh(Pair::draw(draw)?, requested_rotation(world));
+        Ok(ClusterObject::Secret(Box::new(build::auth_secret(&world.cluster, &fresh))))
     })
     .await
+}
+
+/// Token of the rotation of passwords that a person asked for.
+pub fn requested_rotation(world: &World) -> Option<&str> {
+    let annotations = world.cluster.metadata.annotations.as_ref()?;
+    annotations.get(names::ANNOTATION_ROTATE_PASSWORDS).map(String::as_str)
 }
 
 /// Makes a lost auth Secret anew from passwords that a node has just accepted.

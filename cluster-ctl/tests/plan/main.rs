@@ -14,6 +14,7 @@ mod deletion;
 mod properties;
 mod repair;
 mod rolling;
+mod rotation;
 mod safety;
 mod status;
 mod tls;

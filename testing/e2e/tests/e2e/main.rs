@@ -19,6 +19,7 @@ mod local_container_crashes;
 mod local_credentials;
 mod lost_pods;
 mod operator_crashes;
+mod passwords;
 mod pod_security;
 mod presentation;
 mod references;

@@ -197,6 +197,21 @@ impl Kube for SimKube {
         .await
     }
 
+    async fn replace_secret(&self, secret: &Secret) -> Result<(), KubeError> {
+        let (wanted, version) = (secret.clone(), secret.resource_version());
+        let detail = secret.name_any();
+        self.write("replace Secret", ("", detail), None, move |world| {
+            let name = wanted.name_any();
+            let done = world.api.update::<Secret>(world.now, &name, None, version.as_deref(), |secret| {
+                secret.data.clone_from(&wanted.data);
+                secret.metadata.annotations.clone_from(&wanted.metadata.annotations);
+                Ok(())
+            });
+            done.map(drop)
+        })
+        .await
+    }
+
     async fn create_node(&self, node: &ValkeyNode) -> Result<(), KubeError> {
         let node = node.clone();
         let (cluster, detail) = (node.spec.cluster_name.clone(), node.name_any());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cluster_ctl::ports::{Check, Command, SendError, Server, Valkey};
 use shared::acl::PasswordHash;
+use shared::secret::Redacted;
 use shared::valkey::error::{LostCause, ValkeyError};
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
@@ -145,6 +146,31 @@ fn timed_out() -> ValkeyError {
 }
 
 impl Valkey for SimValkey {
+    async fn proves(&self, server: &Server, revision: &str) -> Result<bool, ValkeyError> {
+        let (id, _) = self.ask(server).await?;
+        let revision = revision.to_owned();
+        self.call(format!("prove revision of {}", server.pod), true, move |world| {
+            let node = world.valkey.nodes.get(&id).ok_or_else(timed_out)?;
+            Ok(shared::acl::revision(&node.login.users_acl).as_deref() == Some(revision.as_str()))
+        })
+        .await
+    }
+
+    async fn set_replication_password(
+        &self,
+        server: &Server,
+        password: &Redacted<String>,
+    ) -> Result<(), ValkeyError> {
+        let (id, _) = self.ask(server).await?;
+        let password = password.clone();
+        self.call(format!("set replication password of {}", server.pod), false, move |world| {
+            let node = world.valkey.nodes.get_mut(&id).ok_or_else(timed_out)?;
+            node.login.repl = password.expose().as_str().into();
+            Ok(())
+        })
+        .await
+    }
+
     async fn report(&self, server: &Server) -> Result<NodeReport, ValkeyError> {
         let (_, mut report) = self.ask(server).await?;
         if let Some(mutant) = self.line.mutant() {

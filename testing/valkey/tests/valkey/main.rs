@@ -9,6 +9,7 @@ mod conf_start;
 mod conf_values;
 mod loops;
 mod migration;
+mod passwords;
 mod tls;
 
 /// Makes one test per engine version out of each `async fn(Version) -> anyhow::Result<()>`.
