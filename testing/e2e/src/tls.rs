@@ -244,6 +244,11 @@ pub fn fingerprint(issued: &Issued) -> Result<String> {
     Ok(certificate::fingerprint(&certificate::leaf(&issued.certificate)?))
 }
 
+/// The replies in what valkey-cli printed, without its remarks on redirections that it follows.
+pub fn replies_in(said: &str) -> Vec<&str> {
+    said.lines().filter(|line| !line.is_empty() && !line.starts_with("-> Redirected to slot ")).collect()
+}
+
 /// A client that writes numbered values all the time, in the client Pod: an aware one that follows redirections, over
 /// TLS if it trusts somebody.
 pub struct Load<'a> {
@@ -279,7 +284,7 @@ impl<'a> Load<'a> {
         let said = self.scene.run(&format!("{wait}; cat /dev/shm/load.sent; cat /dev/shm/load.out")).await?;
         let (sent, replies) = said.split_once('\n').context("no output")?;
         let sent: u64 = sent.trim().parse().with_context(|| said.clone())?;
-        let replies: Vec<&str> = replies.lines().filter(|line| !line.is_empty()).collect();
+        let replies = replies_in(replies);
         let good = replies.iter().filter(|line| **line == "OK").count();
         let other: Vec<String> =
             replies.iter().filter(|line| **line != "OK").map(|line| (*line).to_owned()).collect();

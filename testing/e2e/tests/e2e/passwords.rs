@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use shared::names;
-use test_e2e::objects::{at, condition, name, text};
+use test_e2e::objects::{Propagation, at, condition, name, text};
 use test_e2e::tls::{self, Load, TlsSecret};
 use test_e2e::{Authority, Deployed, Kind, Probe, Random, Scene, eventually};
 
@@ -102,7 +102,7 @@ async fn rotates(scene: &Scene, cluster: &Deployed<'_>) {
     cluster.whole(Duration::from_secs(20)).await.unwrap();
     // Whoever comes now learns the new ones.
     let pods = cluster.list(Kind::POD).await.unwrap();
-    scene.objects.delete_at_once(Kind::POD, name(&pods[0])).await.unwrap();
+    scene.objects.delete(Kind::POD, name(&pods[0]), Propagation::Background).await.unwrap();
     eventually("the Pod to be replaced", Duration::from_mins(1), || async {
         let now = cluster.list(Kind::POD).await?;
         let gone = now.iter().all(|pod| name(pod) != name(&pods[0]));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use test_e2e::objects::{condition, condition_is, name, text};
+use test_e2e::objects::{Propagation, condition, condition_is, name, text};
 use test_e2e::tls::{self, Forward, Load, TlsSecret};
 use test_e2e::{Authority, Deployed, Issued, Kind, Probe, Request, Scene, eventually};
 
@@ -71,8 +71,7 @@ async fn keys_are_there(cluster: &Deployed<'_>) {
         format!("for i in $(seq {KEYS}); do echo \"GET key:$i\"; done | valkey-cli -c -h {host} {options}");
     let said = cluster.scene.run(&script).await.unwrap();
     let expected: Vec<String> = (1..=KEYS).map(|index| format!("v{index}")).collect();
-    let read: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-    assert_eq!(read, expected);
+    assert_eq!(tls::replies_in(&said), expected);
 }
 
 /// Waits until every member serves exactly this certificate and the condition says so.
@@ -282,7 +281,7 @@ async fn a_new_cluster_waits_for_its_secret_and_while_it_is_invalid_no_pod_is_ma
     let pods = cluster.list(Kind::POD).await.unwrap();
     let role = format!("/metadata/labels/{}", shared::names::LABEL_ROLE.replace('/', "~1"));
     let victim = pods.iter().find(|pod| text(pod, &role) == "primary").unwrap();
-    scene.objects.delete_at_once(Kind::POD, name(victim)).await.unwrap();
+    scene.objects.delete(Kind::POD, name(victim), Propagation::Background).await.unwrap();
     eventually("the replica to serve", Duration::from_secs(30), || async {
         let left = cluster.list(Kind::POD).await?;
         let primaries = left.iter().filter(|pod| text(pod, &role) == "primary").count();
@@ -361,7 +360,7 @@ async fn a_killed_pod_is_replaced_slots_move_and_a_renamed_secret_rolls_all_over
     let mut cluster = formed(&scene, 3, 1).await;
     write_keys(&cluster).await;
     let pods = cluster.list(Kind::POD).await.unwrap();
-    scene.objects.delete_at_once(Kind::POD, name(&pods[0])).await.unwrap();
+    scene.objects.delete(Kind::POD, name(&pods[0]), Propagation::Background).await.unwrap();
     eventually("the Pod to be replaced", Duration::from_mins(1), || async {
         let now = cluster.list(Kind::POD).await?;
         let gone = now.iter().all(|pod| name(pod) != name(&pods[0]));
