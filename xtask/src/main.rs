@@ -9,6 +9,7 @@ mod demo;
 #[cfg(test)]
 mod docs_links;
 mod kubeconfig;
+mod load;
 mod local;
 mod operator_image;
 mod paths;
@@ -98,6 +99,28 @@ enum Command {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Play planned operations on a cluster under load, on the local Kubernetes; results are tables and pictures
+    Load {
+        /// Scenarios [default: all; `list` shows them]
+        names: Vec<String>,
+        #[command(flatten)]
+        options: load::Options,
+    },
+    /// Play faults on a cluster under load, on the local Kubernetes and never on another
+    Faults {
+        /// Scenarios [default: all; `list` shows them]
+        names: Vec<String>,
+        #[command(flatten)]
+        options: load::Options,
+    },
+    /// Break something at random every 20 to 60 s under load, on the local Kubernetes
+    Soak {
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        #[command(flatten)]
+        options: load::Options,
+    },
     /// Write the generated files: CRDs, install manifest, API reference
     Gen {
         /// Only compare; fail if a file is out of date
@@ -130,6 +153,9 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
         Command::Demo { cluster, image } => demo::run(&paths, cluster, image.as_deref())?,
         Command::Bench { what } => return bench::run(&paths, what),
+        Command::Load { names, options } => return load::play(&paths, "planned", &names, &options),
+        Command::Faults { names, options } => return load::play(&paths, "faults", &names, &options),
+        Command::Soak { minutes, options } => return load::soak(&paths, minutes, &options),
         Command::Gen { check } => return generate(&paths, check),
     }
     Ok(ExitCode::SUCCESS)

@@ -51,7 +51,9 @@ impl Layer {
 
     fn packages(self) -> &'static [&'static str] {
         match self {
-            Self::Unit => &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "scale", "xtask", "gen"],
+            Self::Unit => {
+                &["shared", "cluster-ctl", "node-ctl", "reconcile-loops", "load", "scale", "xtask", "gen"]
+            }
             Self::Sim => &["sim"],
             Self::Valkey => &["test-valkey"],
             Self::Api => &["test-api"],
@@ -212,7 +214,7 @@ pub(crate) fn local_environment(paths: &Paths) -> Result<Vec<(String, PathBuf)>>
 }
 
 /// Brings up what the layer needs and returns the environment that tells its tests about it.
-fn prepare(paths: &Paths, layer: Layer, cluster: Cluster) -> Result<Vec<(String, PathBuf)>> {
+pub(crate) fn prepare(paths: &Paths, layer: Layer, cluster: Cluster) -> Result<Vec<(String, PathBuf)>> {
     let mut environment = vec![("VALKEY_OPERATOR_CACHE".to_owned(), paths.cache().to_owned())];
     if matches!(layer, Layer::Unit | Layer::Sim) {
         return Ok(environment);
