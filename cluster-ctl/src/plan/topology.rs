@@ -171,6 +171,12 @@ fn not_ready(receiver: &Shard<'_>, want: &Desired) -> Option<String> {
     if receiver.synced().count() < usize::from(want.shape.replicas) {
         return Some(format!("shard {} waits for its replicas before it gets slots", receiver.index));
     }
+    // A primary that saw itself without a majority refuses every key of its slots for another five seconds after it has
+    // met the others (8.1, 9.1): one that joined slowly would be given slots that nobody serves.
+    let (member, report) = receiver.primary;
+    if !report.cluster.ok {
+        return Some(format!("{} does not report cluster_state:ok yet", member.name));
+    }
     let published = |member: &crate::model::Member| member.pod.as_ref().is_some_and(|pod| pod.joined);
     let hidden = receiver.members().find(|(member, _)| !published(member));
     hidden.map(|(member, _)| format!("{} is not published yet", member.name))

@@ -92,6 +92,18 @@ fn given_a_new_primary_whose_replica_is_not_in_sync_then_no_slot_flows() {
 }
 
 #[test]
+fn given_a_new_primary_that_does_not_serve_yet_then_no_slot_flows() {
+    let mut world = with_empty_shard(3, 1);
+    world.all_published();
+    let empty = world.nodes.values().find(|node| node.slots.is_empty() && node.primary.is_none());
+    let name = empty.unwrap().name.clone();
+    world.node(&name).state_ok = false;
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::Scaling));
+    assert!(decision.message.contains("cluster_state:ok"), "{}", decision.message);
+}
+
+#[test]
 fn given_a_member_that_is_not_published_then_no_slot_flows() {
     let decision =
         with_empty_shard(3, 1).with(|world| world.node("c-06").pod.as_mut().unwrap().joined = false).plan();
