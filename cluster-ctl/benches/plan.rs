@@ -148,6 +148,7 @@ fn settled(shards: u16) -> (Observed, Desired) {
         notices: Vec::new(),
         hold: None,
         tls: Ok(()),
+        certificate: None,
         names: vec!["c-new".to_owned()],
         patience: Patience::default(),
         limits: Limits::default(),
