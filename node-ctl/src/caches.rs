@@ -20,6 +20,7 @@ use shared::names;
 use shared::synced::{Synced, Watches};
 
 use crate::meta;
+use crate::ports::Key;
 
 /// A node whose content may be unreadable: one bad object must not stop the watch of all.
 pub type Guarded = DeserializeGuard<ValkeyNode>;
@@ -63,6 +64,11 @@ impl Caches {
             by_owner(config_map_events),
         ]);
         (Self { nodes, pods, config_maps, synced }, wakes.boxed())
+    }
+
+    /// The Pod of a name, as far as it carries our labels.
+    pub fn pod(&self, of: &Key) -> Option<std::sync::Arc<Pod>> {
+        self.pods.get(&ObjectRef::new(&of.name).within(&of.namespace))
     }
 
     /// The Pod and the ConfigMap with the names that belong to a node, whoever owns them, as far as they carry our labels.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::{FutureExt, Stream, StreamExt};
 use kube::Resource as _;
 use kube::ResourceExt;
-use kube::runtime::controller::{Action, Config, applier};
+use kube::runtime::controller::{Action, Config, Error as ControllerError, applier};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,7 +23,8 @@ use crate::api::KubeApi;
 use crate::caches::{Caches, Guarded};
 use crate::execute::{self, ExecuteError};
 use crate::plan::Step;
-use crate::reconcile::{Look, reconcile};
+use crate::ports::Key;
+use crate::reconcile::{Look, orphan_of, reconcile, release_orphan};
 
 /// Name of the loop in metrics and health.
 const NAME: &str = "node";
@@ -106,9 +107,47 @@ pub async fn run(app: App) -> Result<(), Box<dyn Error + Send + Sync>> {
     };
     let config = Config::default().concurrency(CONCURRENCY);
     let passes = applier(reconciler, pace, context, caches.nodes.clone(), queue, config);
+    let orphans = Orphans { kube: KubeApi::new(app.client.clone(), app.events.clone()), caches };
+    let passes = passes.inspect(|passed| {
+        if let Err(ControllerError::ObjectNotFound(gone)) = passed {
+            let namespace = gone.namespace.as_deref().unwrap_or_default();
+            orphans.look_after(Key::new(namespace, gone.name.as_str()));
+        }
+    });
     turn(passes, || heartbeat.beat()).await;
     synced.abort();
     if app.shutdown.requested() { Ok(()) } else { Err(Box::new(WatchesEnded)) }
+}
+
+/// What a node that is gone may leave behind.
+struct Orphans {
+    kube: KubeApi,
+    caches: Caches,
+}
+
+impl Orphans {
+    /// Lets go of the Pod of a node that is not there, if our finalizer holds one; tried until the API server has
+    /// answered.
+    fn look_after(&self, of: Key) {
+        if self.caches.pod(&of).is_none_or(|pod| orphan_of(&pod).is_none()) {
+            return;
+        }
+        let kube = self.kube.clone();
+        tokio::spawn(async move {
+            let mut failures = 0;
+            while let Err(error) = release_orphan(&kube, &of).await {
+                failures += 1;
+                let pause = BACKOFF.jittered(failures, backoff::random());
+                warn!(
+                    pod = of.name,
+                    namespace = of.namespace,
+                    error = telemetry::chain(&error),
+                    "releasing a Pod failed, trying again"
+                );
+                tokio::time::sleep(pause).await;
+            }
+        });
+    }
 }
 
 /// Drives the passes and proves that this task turns, at rest too.

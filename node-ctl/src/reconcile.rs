@@ -9,14 +9,14 @@ use std::time::Duration;
 use futures::try_join;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use shared::api::ValkeyNode;
 use shared::names;
 
 use crate::execute::{self, ExecuteError, Next};
 use crate::meta;
 use crate::observe::{self, Observed, Owner};
-use crate::plan::{Step, plan};
+use crate::plan::{Refusal, Step, plan};
 use crate::ports::{CallError, Key, Kube};
 
 /// Most steps of one pass: finalizer, ConfigMap, Pod, its record and release after a lost reply, and one to spare. The rest waits for the next pass.
@@ -47,7 +47,7 @@ impl Look {
 
     /// A look at what the API server holds now; `None` when this very node is gone.
     async fn live<K: Kube>(kube: &K, of: &ValkeyNode) -> Result<Option<Self>, CallError> {
-        let key = Key::new(of.namespace().unwrap_or_default(), of.name_any());
+        let key = key_of(of);
         let named = meta::cluster_of(of);
         let cluster = async {
             match named {
@@ -89,6 +89,13 @@ pub async fn reconcile<K: Kube>(
             (look, live) = (now, true);
             continue;
         }
+        if matches!(step, Step::Refuse(Refusal::NameTaken(_)))
+            && release_orphan(kube, &key_of(&look.node)).await?
+        {
+            let Some(now) = Look::live(kube, &look.node).await? else { return Ok(AT_REST) };
+            look = now;
+            continue;
+        }
         let next = execute::execute(kube, &look, &step).await?;
         done(&step);
         match next {
@@ -102,4 +109,35 @@ pub async fn reconcile<K: Kube>(
     }
     // Something undoes our steps as fast as we take them: go on, but not in a hot loop.
     Ok(Duration::from_secs(1))
+}
+
+fn key_of(node: &ValkeyNode) -> Key {
+    Key::new(node.namespace().unwrap_or_default(), node.name_any())
+}
+
+/// Takes our finalizer off the Pod of this name if the node that it was made for is gone: a create that was under way
+/// when another took the node away, so that nobody recorded the Pod and it could never go. Whether it did.
+///
+/// # Errors
+/// A call failed; nothing else but the finalizer can have been touched.
+pub async fn release_orphan<K: Kube>(kube: &K, of: &Key) -> Result<bool, CallError> {
+    let Some(pod) = kube.pod(of).await? else { return Ok(false) };
+    let Some(owner) = orphan_of(&pod).map(str::to_owned) else { return Ok(false) };
+    // After the Pod: a UID that is gone never comes back.
+    if kube.node(of).await?.is_some_and(|node| node.uid() == Some(owner)) {
+        return Ok(false);
+    }
+    kube.release_pod(of, &pod.uid().unwrap_or_default()).await?;
+    tracing::info!(pod = of.name, namespace = of.namespace, "released the Pod of a node that is gone");
+    Ok(true)
+}
+
+/// The UID of the node that a Pod was made for, if our finalizer holds the Pod: what to look at when that node is not there.
+pub fn orphan_of(pod: &Pod) -> Option<&str> {
+    let held = pod.finalizers().iter().any(|name| name == names::POD_FINALIZER);
+    let owner = meta::controller_of(&pod.metadata).filter(|_| held)?;
+    let of_node = owner.kind == ValkeyNode::kind(&())
+        && owner.api_version == ValkeyNode::api_version(&())
+        && Some(&owner.name) == pod.metadata.name.as_ref();
+    of_node.then_some(owner.uid.as_str())
 }

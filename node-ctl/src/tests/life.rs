@@ -12,7 +12,8 @@ use super::model::{Fault, Model};
 use super::{NODE_UID, controlled_by, node};
 use crate::execute::{ExecuteError, REASON_INVALID_SETTING, REASON_NAME_TAKEN, REASON_OVERRIDDEN};
 use crate::plan::{Step, plan};
-use crate::reconcile::{AT_REST, Look, WHILE_BLOCKED, reconcile};
+use crate::ports::Key;
+use crate::reconcile::{AT_REST, Look, WHILE_BLOCKED, reconcile, release_orphan};
 
 const POD: &str = "cart-3f8a1";
 
@@ -355,5 +356,54 @@ async fn an_active_node_without_a_record_gets_no_pod() {
     settle(&model).await;
     model.with(|state| {
         assert_eq!((state.pods_created, state.node.as_ref().unwrap().uid().as_deref()), (0, Some(NODE_UID)));
+    });
+}
+
+/// The Pod of the node, made and not recorded yet.
+fn unrecorded_pod(model: &Model) -> Key {
+    model.with(|state| {
+        let mut pod = crate::pod::build(&node(), &std::collections::BTreeMap::new());
+        pod.metadata.uid = Some("late".to_owned());
+        assert!(!pod.finalizers().is_empty(), "a Pod is held until it is recorded");
+        state.pods.insert(POD.to_owned(), pod);
+    });
+    Key::new("shop", POD)
+}
+
+#[tokio::test]
+async fn a_pod_that_was_made_while_its_node_went_is_let_go() {
+    let model = Model::new();
+    let key = unrecorded_pod(&model);
+    assert!(!release_orphan(&model, &key).await.unwrap(), "its node is there, and records it first");
+    model.with(|state| state.node = None);
+    for at in 1..=3 {
+        model.with(|state| (state.calls, state.fault) = (0, Some((at, Fault::RequestLost))));
+        assert!(release_orphan(&model, &key).await.is_err(), "call {at} was lost");
+        assert!(model.with(|state| !state.pods[POD].finalizers().is_empty()));
+    }
+    model.with(|state| state.fault = None);
+    assert!(release_orphan(&model, &key).await.unwrap());
+    assert!(model.with(|state| state.pods[POD].finalizers().is_empty()));
+    assert!(!release_orphan(&model, &key).await.unwrap(), "once");
+}
+
+#[tokio::test]
+async fn the_pod_of_a_namesake_that_is_gone_does_not_block_a_node_for_ever() {
+    let model = Model::new();
+    unrecorded_pod(&model);
+    model.with(|state| {
+        let pod = state.pods.get_mut(POD).unwrap();
+        pod.metadata.owner_references.as_mut().unwrap()[0].uid = "another".to_owned();
+        pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    });
+    for _ in 0..4 {
+        drop(pass(&model, model.cached().unwrap()).await);
+        model.kubelet();
+    }
+    model.with(|state| {
+        assert_eq!(
+            state.pods[POD].uid().as_deref(),
+            state.node.as_ref().unwrap().status.as_ref().unwrap().pod.as_ref().map(|it| it.uid.as_str())
+        );
     });
 }

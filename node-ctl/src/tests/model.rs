@@ -196,12 +196,15 @@ impl Kube for Model {
                 return Ok(());
             };
             pod.finalizers_mut().retain(|name| name != names::POD_FINALIZER);
-            let recorded = state.node.as_ref().and_then(|node| node.status.as_ref()?.pod.as_ref());
-            assert_eq!(
-                recorded.map(|record| record.uid.as_str()),
-                Some(uid),
-                "released before it was recorded"
-            );
+            let owner = pod.owner_references().first().map(|owner| owner.uid.clone());
+            if let Some(node) = state.node.as_ref().filter(|node| node.uid() == owner) {
+                let recorded = node.status.as_ref().and_then(|status| status.pod.as_ref());
+                assert_eq!(
+                    recorded.map(|record| record.uid.as_str()),
+                    Some(uid),
+                    "released before it was recorded"
+                );
+            }
             Ok(())
         }))
     }

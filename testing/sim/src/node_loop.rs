@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use node_ctl::execute::ExecuteError;
-use node_ctl::reconcile::{Look, reconcile};
+use node_ctl::ports::Key;
+use node_ctl::reconcile::{AT_REST, Look, orphan_of, reconcile, release_orphan};
 use shared::backoff::Backoff;
 
 use crate::clock::Ms;
@@ -96,7 +97,9 @@ impl NodeCtl {
         world.say(&self.line.name, "starts");
         let crate::world::World { api, rng, .. } = &mut *world;
         let caches = NodeCaches::listed(api, || rng.i64(2..60));
-        let present: Vec<String> = caches.nodes.all().filter_map(|node| node.metadata.name.clone()).collect();
+        let pods = caches.pods.all().filter_map(|pod| pod.metadata.name.clone());
+        let present: Vec<String> =
+            caches.nodes.all().filter_map(|node| node.metadata.name.clone()).chain(pods).collect();
         let now = world.now;
         drop(world);
         let entry = |name| (name, Entry { pass: None, due: Some(now), failures: 0 });
@@ -120,11 +123,19 @@ impl Running {
                 continue;
             }
             entry.due = None;
-            let Some(node) = self.caches.nodes.get(name) else { continue };
             let pod = self.caches.pods.get(name);
+            let kube = self.kube.clone();
+            let Some(node) = self.caches.nodes.get(name) else {
+                if pod.is_some_and(|pod| orphan_of(&pod).is_some()) {
+                    let key = Key::new("", name.as_str());
+                    entry.pass = Some(Task::new(async move {
+                        release_orphan(&kube, &key).await.map(|_| AT_REST).map_err(ExecuteError::from)
+                    }));
+                }
+                continue;
+            };
             let config_map = self.caches.config_maps.get(&shared::names::node_config_map(name));
             let look = Look::cached(node, pod.as_deref(), config_map.as_deref().map(|map| &map.metadata));
-            let kube = self.kube.clone();
             entry.pass = Some(Task::new(async move { reconcile(&kube, look, || false, |_| {}).await }));
         }
     }

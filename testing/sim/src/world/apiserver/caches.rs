@@ -177,9 +177,8 @@ impl NodeCaches {
         let mut woken: Vec<String> =
             self.nodes.catch_up(api, now).iter().filter_map(|it| it.metadata.name.clone()).collect();
         let mut owners: Vec<String> = Vec::new();
-        owners.extend(
-            self.pods.catch_up(api, now).iter().filter_map(|it| owner(&it.metadata).map(str::to_owned)),
-        );
+        // A Pod has the name of its node; one whose node is gone wakes what is left to be done for that name.
+        woken.extend(self.pods.catch_up(api, now).iter().filter_map(|it| it.metadata.name.clone()));
         let maps = self.config_maps.catch_up(api, now);
         owners.extend(maps.iter().filter_map(|it| owner(&it.metadata).map(str::to_owned)));
         let owned = self
