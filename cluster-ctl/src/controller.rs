@@ -2,7 +2,7 @@
 //! concurrently. Wiring only.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
 use kube::ResourceExt;
@@ -33,12 +33,18 @@ const MAX_FAILING: usize = 4096;
 /// How often the loop shows that it turns while nothing else does.
 const TURN: Duration = Duration::from_secs(10);
 
-/// The clock and the system's CSPRNG.
-struct System;
+/// The clocks and the system's CSPRNG.
+struct System {
+    started: Instant,
+}
 
 impl Host for System {
     fn now(&self) -> Millis {
         jiff::Timestamp::now().into()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.started.elapsed()
     }
 
     fn random_hex(&self, digits: usize) -> Result<String, RandomError> {
@@ -60,8 +66,9 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
     let settings = app.settings.clone();
     let valkey =
         ValkeyApi::new(settings.valkey_connect_timeout, settings.valkey_timeout, app.metrics.valkey.clone());
+    let host = System { started: Instant::now() };
     let shared = Arc::new(Shared {
-        context: Context::new(kube, valkey, System, settings, ClusterMetrics::register(&app.metrics)),
+        context: Context::new(kube, valkey, host, settings, ClusterMetrics::register(&app.metrics)),
         metrics: app.metrics.controller.clone(),
         heartbeat: app.health.heartbeat(NAME),
         failures: Mutex::new(Failures::new(MAX_FAILING)),

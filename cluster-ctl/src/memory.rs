@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use shared::api::ValkeyCluster;
 
 use shared::valkey::types::NodeId;
 
 use crate::action::Wait;
+use crate::machines::Fact;
 use crate::model::Millis;
 use crate::passwords::Passwords;
 use crate::ports::{ClusterKey, World};
@@ -28,6 +30,12 @@ struct Entry {
     superseded: Vec<String>,
     /// The primary whose role was last given away, and when.
     failover: Option<(NodeId, Millis)>,
+    /// Number of the last action that this process recorded.
+    recorded: Option<i64>,
+    /// The last number seen that another process recorded, and since when, by uptime.
+    others: Option<(i64, Duration)>,
+    /// What was seen of machines whose Pods fell silent, by the UID of the Pod, and since when, by uptime.
+    facts: BTreeMap<String, (Fact, Duration)>,
     /// What was told last.
     told: Option<(Reason, String)>,
     /// Warnings beside it that were told and still hold.
@@ -67,7 +75,53 @@ impl Memory {
         let mut entries = self.lock();
         let entry = entries.entry(key.clone()).or_default();
         entry.superseded.extend(before.metadata.resource_version.clone());
+        entry.recorded = number(&saved).filter(|now| Some(*now) != number(before)).or(entry.recorded);
         entry.saved = Some(Arc::new(saved));
+    }
+
+    /// How long to wait until no command of the action that `cluster` shows can be under way: zero when this process
+    /// recorded it, otherwise until its number has been seen unchanged for `window`. `now` is the uptime.
+    pub fn commands_end_in(
+        &self,
+        key: &ClusterKey,
+        cluster: &ValkeyCluster,
+        now: Duration,
+        window: Duration,
+    ) -> Duration {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        let Some(number) = number(cluster).filter(|number| Some(*number) != entry.recorded) else {
+            entry.others = None;
+            return Duration::ZERO;
+        };
+        let (_, since) = match entry.others {
+            Some(seen) if seen.0 == number => seen,
+            _ => *entry.others.insert((number, now)),
+        };
+        (since + window).saturating_sub(now)
+    }
+
+    /// How long each of these facts, by the UID of its Pod, has been seen unchanged. What is not among them any more is
+    /// forgotten.
+    pub fn lasting(
+        &self,
+        key: &ClusterKey,
+        facts: BTreeMap<String, Fact>,
+        now: Duration,
+    ) -> BTreeMap<String, (Fact, Duration)> {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        let before = std::mem::take(&mut entry.facts);
+        entry.facts = facts
+            .into_iter()
+            .map(|(pod, fact)| {
+                let since =
+                    before.get(&pod).filter(|(known, _)| *known == fact).map_or(now, |(_, since)| *since);
+                (pod, (fact, since))
+            })
+            .collect();
+        let aged = entry.facts.iter();
+        aged.map(|(pod, (fact, since))| (pod.clone(), (*fact, now.saturating_sub(*since)))).collect()
     }
 
     /// The role of `from` was given to a replica at `at`.
@@ -138,5 +192,63 @@ impl Memory {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ClusterKey, Entry>> {
         // Each change under the lock is whole: what a panic elsewhere left is still right.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Number of the last recorded action.
+fn number(cluster: &ValkeyCluster) -> Option<i64> {
+    Some(cluster.status.as_ref()?.last_action.as_ref()?.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::api::{LastAction, ValkeyClusterSpec, ValkeyClusterStatus};
+
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_secs(3);
+
+    fn cluster(number: i64) -> ValkeyCluster {
+        let last_action = Some(LastAction {
+            number,
+            kind: "Meet".to_owned(),
+            on: String::new(),
+            time: crate::build::time(Millis(0)),
+        });
+        let status = Some(ValkeyClusterStatus { last_action, ..ValkeyClusterStatus::default() });
+        ValkeyCluster { status, ..ValkeyCluster::new("c", ValkeyClusterSpec::default()) }
+    }
+
+    fn wait(memory: &Memory, number: i64, at: u64) -> Duration {
+        memory.commands_end_in(&key(), &cluster(number), Duration::from_secs(at), WINDOW)
+    }
+
+    fn key() -> ClusterKey {
+        ClusterKey { namespace: "ns".to_owned(), name: "c".to_owned() }
+    }
+
+    #[test]
+    fn an_action_of_another_process_is_waited_for_until_its_number_rests() {
+        let memory = Memory::default();
+        assert_eq!(wait(&memory, 7, 100), WINDOW);
+        assert_eq!(wait(&memory, 7, 102), Duration::from_secs(1));
+        assert_eq!(wait(&memory, 8, 102), WINDOW, "a new number is waited for anew");
+        assert_eq!(wait(&memory, 8, 105), Duration::ZERO);
+        assert_eq!(wait(&memory, 8, 500), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_action_of_this_process_is_not_waited_for() {
+        let memory = Memory::default();
+        memory.saved(&key(), &cluster(7), cluster(8));
+        assert_eq!(wait(&memory, 8, 100), Duration::ZERO);
+        memory.saved(&key(), &cluster(9), cluster(9));
+        assert_eq!(
+            wait(&memory, 9, 100),
+            WINDOW,
+            "a status written beside another's action makes it not ours"
+        );
+        let fresh = ValkeyCluster::new("c", ValkeyClusterSpec::default());
+        assert_eq!(memory.commands_end_in(&key(), &fresh, Duration::ZERO, WINDOW), Duration::ZERO);
     }
 }

@@ -114,6 +114,9 @@ pub enum Reason {
     Deleting,
     /// The operator's view of the Kubernetes API was behind; it looks again.
     StaleView,
+    /// Another process of the operator, or an earlier one, recorded an action a moment ago: its commands may still be
+    /// under way.
+    CommandsUnderWay,
     /// The safety gate refused an action.
     SafetyRefused,
     /// A call failed; it is retried with back-off.
@@ -177,6 +180,7 @@ impl Reason {
             Self::PreparingObjects => "PreparingObjects",
             Self::Deleting => "Deleting",
             Self::StaleView => "StaleView",
+            Self::CommandsUnderWay => "CommandsUnderWay",
             Self::SafetyRefused => "SafetyRefused",
             Self::CallFailed => "CallFailed",
         }

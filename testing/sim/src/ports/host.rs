@@ -1,5 +1,7 @@
 //! The operator's clock and its random numbers.
 
+use std::time::Duration;
+
 use cluster_ctl::model::Millis;
 use cluster_ctl::ports::Host;
 use shared::secret::RandomError;
@@ -23,6 +25,10 @@ impl Host for SimHost {
     fn now(&self) -> Millis {
         let world = self.line.world();
         Millis(world.now + world.skew)
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.line.world().now).unwrap_or_default())
     }
 
     fn random_hex(&self, digits: usize) -> Result<String, RandomError> {
