@@ -9,9 +9,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSpec, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, NodeSpec, NodeStatus, Pod, PodSpec, Secret, Service};
 use kube::api::Api;
-use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -22,7 +21,8 @@ use shared::{names, resolve};
 
 use crate::build;
 use crate::kube_api::cluster_of_labels;
-use crate::ports::{ClusterKey, Menu, World};
+use crate::model::Millis;
+use crate::ports::{ClusterKey, Machine, Menu, World};
 
 /// A stream of clusters to look at.
 pub type Wakes = BoxStream<'static, Result<ObjectRef<ValkeyCluster>, watcher::Error>>;
@@ -41,7 +41,7 @@ pub struct Caches {
     configs: Store<ValkeyConfig>,
     images: Store<ValkeyImage>,
     roles: Store<ValkeyRole>,
-    machines: Store<PartialObjectMeta<Node>>,
+    machines: Store<Node>,
     /// Whether every watch has listed.
     pub synced: Synced,
 }
@@ -81,11 +81,8 @@ impl Caches {
             watch::<ValkeyImage>(&watches, Api::all(client.clone()), everywhere.clone(), |_| {});
         let (roles, role_events) =
             watch::<ValkeyRole>(&watches, Api::all(client.clone()), everywhere.clone(), |_| {});
-        // Of Kubernetes nodes the labels are all that is kept.
         let (machines, machine_events) =
-            watch::<PartialObjectMeta<Node>>(&watches, Api::all(client.clone()), everywhere, |node| {
-                node.metadata.annotations = None;
-            });
+            watch::<Node>(&watches, Api::all(client.clone()), everywhere, trim_machine);
         let caches = Arc::new(Self {
             clusters,
             nodes,
@@ -112,7 +109,7 @@ impl Caches {
             config_events.map_ok(move |config| of_config.users_of_config(&config.name_any())).boxed(),
             image_events.map_ok(move |image| of_image.users_of_image(&image.name_any())).boxed(),
             role_events.map_ok(move |role| of_role.users_of_role(&role.name_any())).boxed(),
-            // Zones of machines change nothing by themselves.
+            // What becomes of a machine counts only after a while: the ticks of those who wait look at it.
             machine_events.map_ok(|_| Vec::new()).boxed(),
         ]);
         let wakes = wakes.map_ok(|refs| stream::iter(refs).map(Ok)).try_flatten().boxed();
@@ -135,10 +132,6 @@ impl Caches {
                 Some((name.clone(), self.pods.get(&ObjectRef::new(&name).within(&key.namespace))?))
             })
             .collect();
-        let machines = self.machines.state();
-        let zone = |node: &Arc<PartialObjectMeta<Node>>| {
-            Some((node.metadata.name.clone()?, node.labels().get("topology.kubernetes.io/zone")?.clone()))
-        };
         Some(World {
             service: self.services.get(&ObjectRef::new(&names::service(&key.name)).within(&key.namespace)),
             auth: self.secrets.get(&ObjectRef::new(&names::auth_secret(&key.name)).within(&key.namespace)),
@@ -146,7 +139,12 @@ impl Caches {
                 .config_maps
                 .get(&ObjectRef::new(&names::acl_config_map(&key.name)).within(&key.namespace)),
             tls: None,
-            zones: machines.iter().filter_map(zone).collect(),
+            machines: self
+                .machines
+                .state()
+                .iter()
+                .filter_map(|node| Some((node.metadata.name.clone()?, read_machine(node))))
+                .collect(),
             menu: Arc::new(self.menu()),
             cluster,
             nodes,
@@ -276,4 +274,26 @@ fn by_label<K: Resource + Send + Sync + 'static>(
 fn trim_pod(pod: &mut Pod) {
     let node_name = pod.spec.take().and_then(|spec| spec.node_name);
     pod.spec = Some(PodSpec { node_name, ..PodSpec::default() });
+}
+
+/// Of a Kubernetes node labels, taints and conditions are used.
+fn trim_machine(node: &mut Node) {
+    node.metadata.annotations = None;
+    let taints = node.spec.take().and_then(|spec| spec.taints);
+    node.spec = Some(NodeSpec { taints, ..NodeSpec::default() });
+    let conditions = node.status.take().and_then(|status| status.conditions);
+    node.status = Some(NodeStatus { conditions, ..NodeStatus::default() });
+}
+
+fn read_machine(node: &Node) -> Machine {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions
+        .filter(|condition| condition.type_ == "Ready" && condition.status == "True")
+        .find_map(|condition| condition.last_transition_time.as_ref());
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    Machine {
+        zone: node.labels().get("topology.kubernetes.io/zone").cloned(),
+        ready_since: ready.map(|time| Millis(time.0.as_millisecond())),
+        out_of_service: taints.into_iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service"),
+    }
 }

@@ -86,6 +86,7 @@ fn status(seen: &Observed, member: &Member, old: Option<&ValkeyNodeStatus>) -> V
             Role::Replica => NodeRole::Replica,
         }),
         shard_id: old.shard_id,
+        machine: member.machine.clone().or(old.machine),
         pod_ip: member.ip().map(|ip| ip.to_string()),
         slots: Some(line.map_or(0, |line| i32::from(line.slots.len()))),
         synced: Some(synced.unwrap_or(true)),

@@ -176,6 +176,11 @@ pub struct ValkeyNodeStatus {
     #[schemars(length(max = 64))]
     pub pod_ip: Option<String>,
 
+    /// The Kubernetes Node on which its Pod runs, or ran last: what becomes of it may prove the end of the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub machine: Option<String>,
+
     /// Hash slots that the node owns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16384))]
