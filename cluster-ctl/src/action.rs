@@ -137,6 +137,15 @@ pub enum Action {
         /// Whether the whole cluster goes: then owned slots do not hold a node back.
         cluster_deleted: bool,
     },
+    /// Delete the Pod of a silent primary, with its normal grace: so that its process is proved to have ended.
+    EndPod {
+        /// The node.
+        node: NodeRef,
+        /// UID of its Pod.
+        pod_uid: String,
+        /// The primary.
+        id: NodeId,
+    },
     /// Remove our finalizers from the auth Secret and, last, from the `ValkeyCluster`.
     ReleaseCluster,
 }
@@ -158,6 +167,7 @@ impl Action {
             Self::Forget { .. } => "Forget",
             Self::Failover { .. } => "Failover",
             Self::DeleteNodes { .. } => "DeleteNodes",
+            Self::EndPod { .. } => "EndPod",
             Self::ReleaseCluster => "ReleaseCluster",
         }
     }
@@ -177,7 +187,7 @@ impl Action {
             Self::Activate { nodes, .. } | Self::DeleteNodes { nodes, .. } => {
                 nodes.iter().map(|node| node.name.as_str()).collect()
             }
-            Self::MarkLeaving { node } => vec![node.name.as_str()],
+            Self::MarkLeaving { node } | Self::EndPod { node, .. } => vec![node.name.as_str()],
             Self::MigrateSlots { source, target, .. } => {
                 vec![source.node.name.as_str(), target.node.name.as_str()]
             }

@@ -2,7 +2,8 @@
 //! where it acts.
 //!
 //! Before the first command the intent is recorded on the cluster under the resourceVersion that the tick read: of two
-//! operators, or of two plans, one gets through.
+//! operators, or of two plans, one gets through. The commands follow within a limit, so that another operator knows when
+//! none of them is under way any more.
 
 use futures::StreamExt as _;
 use shared::api::{LastAction, Lifecycle, ValkeyCluster, ValkeyClusterStatus};
@@ -20,6 +21,9 @@ use crate::ports::{
     Check, ClusterKey, ClusterObject, Command, Kube, KubeError, PodUpkeep, SendError, Server, ServerTls,
     Valkey, World,
 };
+
+/// Why the rest of an action is not done.
+const TOO_LATE: &str = "its intent is too old, another operator may act by now";
 
 /// What came of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,17 +79,18 @@ pub struct Execution<'a, K, V> {
     pub seen: &'a Observed,
     /// How to reach servers.
     pub access: Option<&'a Access>,
+    /// Whether a command may still be sent: others count on it that none follows its intent by more than a while.
+    pub in_time: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
 impl<K: Kube, V: Valkey> Execution<'_, K, V> {
-    /// Records the intent with `status`, then acts. The saved cluster is returned too, so that the next tick need not
-    /// wait for its own write to come back.
-    pub async fn run(
+    /// Records the intent with `status`; the cluster as it is saved then, or `None` when it has changed meanwhile.
+    pub async fn record(
         &self,
         action: &Action,
         mut status: ValkeyClusterStatus,
         now: Millis,
-    ) -> Result<(Outcome, Option<ValkeyCluster>), ExecuteError> {
+    ) -> Result<Option<ValkeyCluster>, ExecuteError> {
         let kind = action.kind();
         let number = self
             .world
@@ -103,18 +108,15 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
         if let Action::TakeSnapshot { .. } = action {
             status.target_spec = Some(Box::new(self.world.cluster.spec.clone()));
         }
-        let saved = match self.kube.save_status(&self.world.cluster, &status).await {
-            Ok(saved) => saved,
-            Err(KubeError::Conflict { .. }) => {
-                return Ok((Outcome::Stale("the cluster has changed".to_owned()), None));
-            }
-            Err(source) => return Err(ExecuteError::Kube { action: kind, source }),
-        };
-        let outcome = self.act(action).await?;
-        Ok((outcome, Some(saved)))
+        match self.kube.save_status(&self.world.cluster, &status).await {
+            Ok(saved) => Ok(Some(saved)),
+            Err(KubeError::Conflict { .. }) => Ok(None),
+            Err(source) => Err(ExecuteError::Kube { action: kind, source }),
+        }
     }
 
-    async fn act(&self, action: &Action) -> Result<Outcome, ExecuteError> {
+    /// Acts on the recorded intent.
+    pub async fn act(&self, action: &Action) -> Result<Outcome, ExecuteError> {
         match action {
             Action::TakeSnapshot { .. } => Ok(Outcome::Done),
             Action::CreateNodes { nodes, known } => self.create_nodes(nodes, known).await,
@@ -138,6 +140,9 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
             }
             Action::Activate { nodes, clear_join_type, .. } => {
                 for node in nodes {
+                    if !(self.in_time)() {
+                        return Ok(Outcome::Stale(TOO_LATE.to_owned()));
+                    }
                     let moved = self.move_lifecycle(node, Lifecycle::Active, *clear_join_type).await;
                     if let Some(outcome) = kube_outcome(action, moved)? {
                         return Ok(outcome);
@@ -164,12 +169,19 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
             }
             Action::DeleteNodes { nodes, .. } => {
                 for node in nodes {
+                    if !(self.in_time)() {
+                        return Ok(Outcome::Stale(TOO_LATE.to_owned()));
+                    }
                     let deleted = self.kube.delete_node(self.namespace(), &node.name, &node.uid).await;
                     if let Some(outcome) = kube_outcome(action, deleted)? {
                         return Ok(outcome);
                     }
                 }
                 Ok(Outcome::Done)
+            }
+            Action::EndPod { node, pod_uid, .. } => {
+                let ended = self.kube.delete_pod(self.namespace(), &node.name, pod_uid).await;
+                Ok(kube_outcome(action, ended)?.unwrap_or(Outcome::Done))
             }
             Action::ReleaseCluster => self.release().await,
         }
@@ -224,6 +236,9 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
             return Ok(Outcome::Stale("the set of nodes has changed".to_owned()));
         }
         for node in nodes {
+            if !(self.in_time)() {
+                return Ok(Outcome::Stale(TOO_LATE.to_owned()));
+            }
             match self.kube.create_node(&build::node(&self.world.cluster, node)).await {
                 Ok(()) => {}
                 Err(KubeError::Exists { .. }) => {
@@ -303,7 +318,11 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
         }
         let results: Vec<(String, Result<(), SendError>)> = futures::stream::iter(jobs)
             .map(|(name, id, server, command)| async move {
-                let check = |report: &NodeReport| is(id)(report).and_then(|()| check(report));
+                let check = |report: &NodeReport| {
+                    is(id)(report)?;
+                    check(report)?;
+                    if (self.in_time)() { Ok(()) } else { Err(TOO_LATE.to_owned()) }
+                };
                 (name, self.valkey.send(&server, &check, &command).await)
             })
             .buffer_unordered(self.fan_out())

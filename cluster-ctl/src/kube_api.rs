@@ -79,6 +79,27 @@ impl KubeApi {
         api.patch(&object.name_any(), &manager(), &Patch::Apply(object)).await.map(drop).map_err(failed(what))
     }
 
+    /// Deletes exactly the object of this UID.
+    async fn delete<K>(
+        &self,
+        what: &'static str,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), KubeError>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K::DynamicType: Default,
+    {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        match self.api::<K>(namespace).delete(name, &params).await.map_err(failed(what)) {
+            // Another UID means that the one we mean is gone.
+            Ok(_) | Err(KubeError::NotFound { .. } | KubeError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn get<K>(&self, what: &'static str, namespace: &str, name: &str) -> Result<Option<K>, KubeError>
     where
         K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -228,18 +249,11 @@ impl Kube for KubeApi {
     }
 
     async fn delete_node(&self, namespace: &str, name: &str, uid: &str) -> Result<(), KubeError> {
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-        match self
-            .api::<ValkeyNode>(namespace)
-            .delete(name, &params)
-            .await
-            .map_err(failed("deleting the ValkeyNode"))
-        {
-            // Another UID means that the one we mean is gone.
-            Ok(_) | Err(KubeError::NotFound { .. } | KubeError::Conflict { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.delete::<ValkeyNode>("deleting the ValkeyNode", namespace, name, uid).await
+    }
+
+    async fn delete_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<(), KubeError> {
+        self.delete::<Pod>("deleting the Pod", namespace, name, uid).await
     }
 
     async fn save_node_status(&self, node: &ValkeyNode, status: &ValkeyNodeStatus) -> Result<(), KubeError> {

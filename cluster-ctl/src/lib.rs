@@ -11,6 +11,7 @@ pub mod controller;
 pub mod desired;
 pub mod execute;
 pub mod kube_api;
+pub mod machines;
 pub mod memory;
 pub mod metrics;
 pub mod model;

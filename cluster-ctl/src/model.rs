@@ -116,6 +116,7 @@ impl Objects {
 
 /// One `ValkeyNode`, its Pod, and what the server in it said.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a member")]
 pub struct Member {
     /// Name of the `ValkeyNode` and of its Pod.
     pub name: String,
@@ -133,10 +134,16 @@ pub struct Member {
     pub start_attempt: u32,
     /// A person confirmed by annotation that the recorded Pod is dead.
     pub confirmed_dead: bool,
+    /// The Kubernetes node on which its Pod runs, or ran last.
+    pub machine: Option<String>,
+    /// What became of that machine proves that the recorded Pod's process has ended.
+    pub ended_with_machine: bool,
     /// Set-once record: the Valkey node ID.
     pub recorded_id: Option<NodeId>,
     /// Set-once record: the Pod that was made for it.
     pub recorded_pod: Option<PodRecord>,
+    /// Slots that it owned when it last answered, by its record; 0 for a replica.
+    pub recorded_slots: u16,
     /// The Pod as the Kubernetes API shows it.
     pub pod: Option<Pod>,
     /// The recorded Pod is gone, confirmed by a live read. Proves nothing about its process.
@@ -163,6 +170,8 @@ pub struct Ending {
     pub reason: String,
     /// Last words of the process or of Kubernetes.
     pub message: String,
+    /// When, by the kubelet's clock, where that is known.
+    pub at: Option<Millis>,
 }
 
 /// A Pod.
@@ -250,10 +259,11 @@ impl Member {
         }
     }
 
-    /// Its process is proved dead: seen to have ended, or confirmed by a person. Neither silence nor an absent Pod
-    /// proves it; and what still answers is not dead, whatever anybody says.
+    /// Its process is proved dead: seen to have ended, proved by what became of its machine, or confirmed by a person.
+    /// Neither silence nor an absent Pod proves it; and what still answers is not dead, whatever anybody says.
     pub fn verified_dead(&self) -> bool {
-        self.ending().is_some() || (self.confirmed_dead && self.report().is_none())
+        let confirmed = self.confirmed_dead || self.ended_with_machine;
+        self.ending().is_some() || (confirmed && self.report().is_none())
     }
 
     /// Its container runs and its Pod has an IP.
@@ -290,6 +300,19 @@ impl Observed {
             let may_run = member.recorded_id.is_some() && member.pod.is_some() && !member.pod_vanished;
             may_run && member.report().is_none() && !member.verified_dead()
         })
+    }
+
+    /// A member that may live, or may have lived until a moment ago, and that was not heard in this tick, whatever became
+    /// of its Pod: as long as there is one, slots that nobody shows as owned may be its, and no view is complete.
+    pub fn unknown(&self) -> Option<&Member> {
+        self.members.values().find(|member| {
+            member.recorded_id.is_some() && member.report().is_none() && !member.verified_dead()
+        })
+    }
+
+    /// Whether a slot migration that can still change something is under way.
+    pub fn slots_are_moving(&self) -> bool {
+        self.reports().any(|(_, report)| report.migrations.iter().flatten().any(|job| job.state.is_open()))
     }
 
     /// The member with this Valkey node ID.
@@ -422,6 +445,8 @@ pub struct Patience {
     pub hand_over_millis: i64,
     /// Before a promotion of a dead primary's replica is sent again, milliseconds.
     pub promotion_millis: i64,
+    /// A silent primary that is not proved dead is succeeded by force, or its Pod ended, after this time, milliseconds.
+    pub failover_millis: i64,
     /// A silent member that a majority flags `fail` counts as missing after this time, milliseconds.
     pub node_loss_millis: i64,
 }
@@ -432,6 +457,7 @@ impl Default for Patience {
             start_retry_seconds: 30,
             hand_over_millis: 6_000,
             promotion_millis: 1_000,
+            failover_millis: 20_000,
             node_loss_millis: 30_000,
         }
     }

@@ -160,6 +160,12 @@ fn read_member(node: &ValkeyNode, world: &World, now: Millis) -> Member {
             .and_then(|status| status.node_id.as_ref())
             .and_then(|id| id.parse::<NodeId>().ok()),
         recorded_pod: status.and_then(|status| status.pod.as_ref()).map(read_record),
+        recorded_slots: status
+            .and_then(|status| status.slots)
+            .map_or(0, |slots| u16::try_from(slots).unwrap_or(0)),
+        machine: machine_of(world.pods.get(&name).map(|pod| &**pod))
+            .or_else(|| status.and_then(|status| status.machine.clone())),
+        ended_with_machine: false,
         pod: world.pods.get(&name).and_then(|pod| read_pod(pod, node, world, now)),
         pod_vanished: false,
         answer: Answer::NotAsked,
@@ -167,11 +173,16 @@ fn read_member(node: &ValkeyNode, world: &World, now: Millis) -> Member {
     }
 }
 
+fn machine_of(pod: Option<&core::Pod>) -> Option<String> {
+    pod?.spec.as_ref()?.node_name.clone()
+}
+
 fn read_record(record: &shared::api::PodRecord) -> PodRecord {
     let ended = record.terminated_at.as_ref().map(|_| Ending {
         exit_code: record.exit_code.unwrap_or_default(),
         reason: record.reason.clone().unwrap_or_default(),
         message: record.message.clone().unwrap_or_default(),
+        at: record.terminated_at.as_ref().map(|time| Millis(time.0.as_millisecond())),
     });
     PodRecord { uid: record.uid.clone(), ended }
 }
@@ -184,7 +195,7 @@ fn read_pod(pod: &core::Pod, node: &ValkeyNode, world: &World, now: Millis) -> O
         return None;
     }
     let status = pod.status.as_ref();
-    let machine = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let machine = machine_of(Some(pod));
     let conditions = || status.into_iter().flat_map(|status| status.conditions.iter().flatten());
     let unschedulable = conditions()
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
@@ -192,7 +203,7 @@ fn read_pod(pod: &core::Pod, node: &ValkeyNode, world: &World, now: Millis) -> O
     Some(Pod {
         uid: pod.metadata.uid.clone().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.as_ref()).and_then(|ip| ip.parse().ok()),
-        zone: machine.as_ref().and_then(|machine| world.zones.get(machine).cloned()),
+        zone: machine.as_ref().and_then(|machine| world.machines.get(machine)?.zone.clone()),
         machine,
         deleting: pod.metadata.deletion_timestamp.is_some(),
         // The timestamp is the end of the grace period, not the moment of the request.
@@ -224,11 +235,13 @@ fn read_container(status: Option<&core::PodStatus>) -> Container {
         exit_code: ended.exit_code,
         reason: ended.reason.clone().unwrap_or_default(),
         message: ended.message.clone().unwrap_or_default(),
+        at: ended.finished_at.as_ref().map(|time| Millis(time.0.as_millisecond())),
     };
     let state = container.state.as_ref();
     if container.restart_count > 0 {
         let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref()).map(ended);
-        let restarted = || Ending { exit_code: -1, reason: "Restarted".to_owned(), message: String::new() };
+        let restarted =
+            || Ending { exit_code: -1, reason: "Restarted".to_owned(), message: String::new(), at: None };
         return Container::Ended(last.unwrap_or_else(restarted));
     }
     if let Some(end) = state.and_then(|state| state.terminated.as_ref()) {

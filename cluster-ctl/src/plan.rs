@@ -4,7 +4,10 @@
 
 pub mod bootstrap;
 pub mod deletion;
+mod failover;
+mod islands;
 pub mod join;
+mod lost;
 pub mod outdated;
 mod retire;
 mod rolling;
@@ -45,10 +48,15 @@ type Rule = fn(&Observed, &Desired) -> Verdict;
 /// Repair, and the end of what was begun: asked first, in this order.
 const REPAIR: &[Rule] = &[
     stability::forget_dead,
-    stability::promote_replica,
-    stability::replace_lost_primary,
+    failover::promote_replica,
+    failover::end_silence,
+    lost::replace_lost_primary,
+    lost::give_unowned,
+    lost::release_followers,
+    lost::reset_again,
     stability::remove_dead,
     stability::restore_members,
+    islands::introduce,
     join::finish_joins,
     retire::finish_leaving,
     rolling::evacuate,

@@ -7,6 +7,7 @@ use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -52,6 +53,17 @@ pub struct Menu {
     pub roles: BTreeMap<String, ValkeyRoleSpec>,
 }
 
+/// A Kubernetes node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Its zone, where labelled.
+    pub zone: Option<String>,
+    /// Since when its condition Ready has been True, by the clock of the control plane; `None` while it is not.
+    pub ready_since: Option<Millis>,
+    /// It carries the taint `node.kubernetes.io/out-of-service`: a person says that it does not run anything.
+    pub out_of_service: bool,
+}
+
 /// The Kubernetes half of an observation. May be behind: every write carries a precondition.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -69,8 +81,8 @@ pub struct World {
     pub acl: Option<Arc<ConfigMap>>,
     /// What the TLS Secret that the spec names holds, read live; `None` without TLS.
     pub tls: Option<Arc<Material>>,
-    /// Zone of each Kubernetes node, where labelled.
-    pub zones: BTreeMap<String, String>,
+    /// The Kubernetes nodes by name.
+    pub machines: BTreeMap<String, Machine>,
     /// The menu.
     pub menu: Arc<Menu>,
 }
@@ -202,6 +214,13 @@ pub trait Kube: Send + Sync {
         name: &str,
         uid: &str,
     ) -> impl Future<Output = Result<(), KubeError>> + Send;
+    /// Deletes the Pod of this UID with its own grace period; one that is gone already is success.
+    fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> impl Future<Output = Result<(), KubeError>> + Send;
     /// Applies our part of a node's status, under its resourceVersion.
     fn save_node_status(
         &self,
@@ -268,6 +287,8 @@ pub enum Command {
 pub trait Host: Send + Sync {
     /// The operator's clock.
     fn now(&self) -> Millis;
+    /// Time since some fixed moment of this process, which no setting of a clock moves.
+    fn uptime(&self) -> Duration;
     /// `digits` random hexadecimal digits from a source fit for passwords.
     fn random_hex(&self, digits: usize) -> Result<String, RandomError>;
 }

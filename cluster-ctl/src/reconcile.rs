@@ -14,6 +14,7 @@ use crate::action::{Action, Decision, Pace};
 use crate::build;
 use crate::desired;
 use crate::execute::{ExecuteError, Execution, Outcome};
+use crate::machines;
 use crate::memory::Memory;
 use crate::metrics::ClusterMetrics;
 use crate::model::{Desired, Limits, Millis, Objects, Observed, Ownership, Shape};
@@ -118,8 +119,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             return Ok(Next::Gone);
         };
         self.memory.prefer_own_write(key, &mut world);
+        let rest = self.commands_end_in(key, &world);
         if world.cluster.metadata.deletion_timestamp.is_some() {
-            return self.tick_deletion(key, &world).await;
+            return self.tick_deletion(key, &world, rest).await;
         }
         if !has_finalizer(&world.cluster.metadata.finalizers, names::CLUSTER_FINALIZER) {
             self.kube.set_cluster_finalizer(&world.cluster, true).await.or_else(stale_is_fine)?;
@@ -137,6 +139,8 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         if let Some(passwords) = passwords.as_ref().filter(|_| accepted) {
             self.memory.keep_passwords(key, uid, passwords);
         }
+        let facts = machines::facts(&seen, &world.machines);
+        machines::prove(&mut seen, &self.memory.lasting(key, facts, self.host.uptime()));
         self.restore_secret(&world, &seen, passwords.as_ref()).await?;
         let Prepared { want, publication, rotation } =
             self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
@@ -147,6 +151,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         let warnings = self.memory.new_warnings(key, status::warnings(&want, now));
         tell_warnings(&self.kube, key, &world.cluster, warnings).await;
         self.metrics.show_certificate(key, want.certificate.as_ref());
+        if let Some(next) = self.held_back(key, &world, &seen, &decision, rest).await {
+            return Ok(next);
+        }
         let next = self.carry_out(key, &world, &seen, &want, access.as_ref(), &decision).await?;
         if decision.pace != Pace::Now {
             nodes::show(&self.kube, &world, &seen, self.fan_out()).await?;
@@ -169,14 +176,50 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     }
 
     /// A cluster that is being deleted needs nothing but its nodes gone: nobody is asked, nothing is made.
-    async fn tick_deletion(&self, key: &ClusterKey, world: &World) -> Result<Next, TickError> {
+    async fn tick_deletion(
+        &self,
+        key: &ClusterKey,
+        world: &World,
+        rest: Duration,
+    ) -> Result<Next, TickError> {
         let objects =
             Objects { service: Ownership::Missing, auth: Ownership::Missing, acl: Ownership::Missing };
         let seen = observe(&self.kube, &self.valkey, world, objects, None, self.host.now()).await?;
         let want =
             desired::desired(world, &desired::resolve(world), Vec::new(), self.settings.default_zone_spread);
         let decision = gate(plan(&seen, &want), &seen);
+        if let Some(next) = self.held_back(key, world, &seen, &decision, rest).await {
+            return Ok(next);
+        }
         self.carry_out(key, world, &seen, &want, None, &decision).await
+    }
+
+    /// How long commands of another operator, or of this one before its restart, may still be under way. Asked before
+    /// anything is observed: what is seen later is what they have made of it.
+    fn commands_end_in(&self, key: &ClusterKey, world: &World) -> Duration {
+        let window = self.send_window() + self.settings.valkey_timeout;
+        self.memory.commands_end_in(key, &world.cluster, self.host.uptime(), window)
+    }
+
+    /// How long after its intent a command may be sent: a dial and a look at the server.
+    fn send_window(&self) -> Duration {
+        self.settings.valkey_connect_timeout + self.settings.valkey_timeout
+    }
+
+    /// No action while commands of another process may be under way: nothing would order the two.
+    async fn held_back(
+        &self,
+        key: &ClusterKey,
+        world: &World,
+        seen: &Observed,
+        decision: &Decision,
+        rest: Duration,
+    ) -> Option<Next> {
+        let action = decision.action.as_ref().filter(|_| !rest.is_zero())?;
+        let message = format!("{} waits until no command of another process is under way", action.kind());
+        let wait = Decision::wait(Reason::CommandsUnderWay, message, Pace::Quick);
+        tell_wait(&self.kube, &self.memory, key, &world.cluster, seen, &wait).await;
+        Some(Next::After(rest))
     }
 
     /// Service and Secret; the ACL ConfigMap follows once the passwords are known.
@@ -205,6 +248,8 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             slot_batch: self.settings.slot_batch,
             slot_batch_bytes: self.settings.slot_batch_bytes.0,
         };
+        want.patience.failover_millis =
+            i64::try_from(self.settings.failover_patience.as_millis()).unwrap_or(i64::MAX);
         want.patience.node_loss_millis =
             i64::try_from(self.settings.node_loss_patience.as_millis()).unwrap_or(i64::MAX);
         let mut publication = None;
@@ -281,11 +326,17 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             }
             return Ok(Next::After(self.pace(decision.pace)));
         };
-        let execution = Execution { kube: &self.kube, valkey: &self.valkey, world, seen, access };
-        let (outcome, saved) = execution.run(action, status, seen.now).await?;
-        if let Some(saved) = saved {
-            self.memory.saved(key, &world.cluster, saved);
-        }
+        let (begun, window) = (self.host.uptime(), self.send_window());
+        let in_time = || self.host.uptime().saturating_sub(begun) <= window;
+        let execution =
+            Execution { kube: &self.kube, valkey: &self.valkey, world, seen, access, in_time: &in_time };
+        let outcome = match execution.record(action, status, seen.now).await? {
+            Some(saved) => {
+                self.memory.saved(key, &world.cluster, saved);
+                execution.act(action).await?
+            }
+            None => Outcome::Stale("the cluster has changed".to_owned()),
+        };
         self.metrics.acted(action, &outcome);
         if let Action::Failover { from, .. } = action {
             self.memory.failed_over(key, *from, seen.now);

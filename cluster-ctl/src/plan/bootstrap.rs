@@ -11,7 +11,7 @@ use shared::slots::{SLOT_COUNT, SlotSet, contiguous_spread};
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::{Epoch, NodeId};
 
-use super::{stability, start, view};
+use super::{failover, lost, stability, start, view};
 use crate::action::{Action, Decision, Pace, Target, Wait};
 use crate::model::{Desired, Member, Observed, Shape, Sync, sync_state};
 use crate::plan::Verdict;
@@ -27,7 +27,9 @@ pub fn plan(seen: &Observed, want: &Desired) -> Decision {
     };
     // Once anybody knows a peer, a death is handled as in a formed cluster.
     if seen.any_peer_known() {
-        for rule in [stability::forget_dead, stability::promote_replica, stability::replace_lost_primary] {
+        for rule in
+            [stability::forget_dead, failover::promote_replica, lost::replace_lost_primary, lost::reset_again]
+        {
             if let Verdict::Act(decision) = rule(seen, want) {
                 return *decision;
             }

@@ -3,7 +3,7 @@
 //! A newcomer is asked who it is before anybody is told of it. One that carries data or knows strangers is replaced,
 //! never reset and kept. One whose shard or place is not wanted any more leaves again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shared::api::{JoinType, Lifecycle};
 use shared::valkey::report::NodeReport;
@@ -57,7 +57,9 @@ fn unwanted(seen: &Observed, want: &Desired, member: &Member) -> Option<&'static
     if owns {
         return None;
     }
-    if !shards::kept(seen, want).contains(&member.shard_index()) {
+    // A shard is drained before its members go: until then it keeps its replicas.
+    let drained = view::slots_of_shard(seen, member.shard_index()).is_empty();
+    if drained && !shards::kept(seen, want).contains(&member.shard_index()) {
         return Some("its shard is not wanted any more");
     }
     let serving: Vec<&Member> = seen
@@ -167,11 +169,26 @@ fn waiting(member: &Member, reason: Reason, what: &str) -> Verdict {
     Verdict::Wait(vec![Wait { reason, message: format!("{} {what}", member.name) }])
 }
 
-/// A majority of the slot-holding primaries lists `id` by its real ID.
+/// A majority of the slot-holding primaries lists `id` by its real ID. The dead do not count; a shard that nobody answers
+/// for does, although no view may show that it owns slots.
 fn known_to_majority(seen: &Observed, id: NodeId) -> bool {
     let owns = |report: &NodeReport| report.myself().is_some_and(|line| !line.slots.is_empty());
-    let owners = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| !line.slots.is_empty());
-    let total = owners.map(|line| line.id).collect::<BTreeSet<_>>().len();
+    let living: BTreeSet<NodeId> = view::owners(seen)
+        .into_keys()
+        .filter(|id| seen.member_by_id(*id).is_none_or(|member| !member.verified_dead()))
+        .collect();
     let knowing = seen.reports().filter(|(_, report)| owns(report) && report.line(id).is_some()).count();
-    knowing > total / 2
+    2 * knowing > living.len() + unheard_shards(seen, &living)
+}
+
+/// Shards with a member that may live, of which none answers and none is among the `owners`.
+fn unheard_shards(seen: &Observed, owners: &BTreeSet<NodeId>) -> usize {
+    let mut heard: BTreeMap<u16, bool> = BTreeMap::new();
+    for member in seen.staying().filter(|member| !member.verified_dead()) {
+        let counts = member.report().is_some() || member.id().is_some_and(|id| owners.contains(&id));
+        if counts || member.spec.lifecycle == Lifecycle::Active {
+            *heard.entry(member.shard_index()).or_default() |= counts;
+        }
+    }
+    heard.values().filter(|heard| !**heard).count()
 }

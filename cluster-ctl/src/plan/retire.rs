@@ -52,7 +52,9 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
         }
         let on: Vec<Target> = seen
             .reports()
-            .filter(|(_, report)| report.id != id && report.line(id).is_some())
+            .filter(|(other, report)| {
+                report.id != id && is_itself(other, report) && report.line(id).is_some()
+            })
             .filter_map(|(other, _)| view::target(other))
             .collect();
         if !on.is_empty() {

@@ -22,6 +22,12 @@ pub enum Violation {
         /// Their owner there.
         owner: NodeId,
     },
+    /// Slots would be given away while a member that may own them does not answer.
+    #[error("slots would be given away while {silent} does not answer")]
+    AssignsUnheard {
+        /// Who is silent.
+        silent: String,
+    },
     /// One action gives one slot twice.
     #[error("slots {slots} are given twice")]
     SlotsTwice {
@@ -99,6 +105,7 @@ pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
         Action::DeleteNodes { nodes, cluster_deleted } => check_delete(nodes, *cluster_deleted, seen),
         Action::Forget { id, .. } => check_forget(*id, seen),
         Action::Failover { kind, from, .. } => check_failover(*kind, *from, seen),
+        Action::EndPod { id, pod_uid, .. } => check_end_pod(*id, pod_uid, seen),
         Action::SetConfigEpochs { epochs } => {
             let used: BTreeSet<u64> =
                 seen.reports().flat_map(|(_, report)| &report.nodes).map(|line| line.epoch.0).collect();
@@ -133,6 +140,13 @@ fn check_slots<'a>(
     slots: impl Iterator<Item = (NodeId, &'a SlotSet)>,
     seen: &Observed,
 ) -> Result<(), Violation> {
+    let silent = seen
+        .members
+        .values()
+        .find(|member| member.recorded_id.is_some() && member.report().is_none() && !member.verified_dead());
+    if let Some(silent) = silent {
+        return Err(Violation::AssignsUnheard { silent: silent.name.clone() });
+    }
     let mut given = SlotSet::new();
     for (receiver, wanted) in slots {
         if given.intersects(wanted) {
@@ -198,8 +212,8 @@ fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Re
     Ok(())
 }
 
-/// Only a member that is marked Leaving, or a replica of a dead primary that never had its data; it owns nothing in any
-/// view and nobody replicates it.
+/// Only a member that is marked Leaving, one that is still joining and holds no key, or a replica of a dead primary that
+/// never had its data or that had none; it owns nothing in any view and nobody replicates it.
 fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violation> {
     let member = seen.members.get(&node.name);
     let leaving = member.is_some_and(|member| member.spec.lifecycle == Lifecycle::Leaving);
@@ -214,12 +228,21 @@ fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violat
         let no_copy = link.is_none_or(|link| {
             link.offset.0 <= 1 || link.sync_in_progress || link.down_since_seconds == Some(-1)
         });
-        of_dead && (no_copy || report.info.loading)
+        let primary = report.nodes.iter().filter(|line| line.flags.myself).find_map(|line| line.primary);
+        let had_none = seen
+            .reports()
+            .all(|(_, view)| view.nodes.iter().all(|line| Some(line.id) != primary || line.slots.is_empty()));
+        of_dead && (no_copy || had_none || report.info.loading)
+    });
+    let joining = member.is_some_and(|member| {
+        member.spec.lifecycle == Lifecycle::Joining && member.report().is_some_and(|it| it.info.keys == 0)
     });
     let used = seen.reports().any(|(_, report)| {
         report.nodes.iter().any(|line| (line.id == id && !line.slots.is_empty()) || line.primary == Some(id))
     });
-    if (leaving || copyless) && !used {
+    // One that answers under another ID was reset already.
+    let reset = member.is_some_and(|member| member.recorded_id.is_some_and(|recorded| recorded != id));
+    if (leaving || copyless || joining || reset) && !used {
         Ok(())
     } else {
         Err(Violation::ResetsUsed { node: node.name.clone() })
@@ -250,10 +273,44 @@ fn check_forget(id: NodeId, seen: &Observed) -> Result<(), Violation> {
     if used { Err(Violation::ForgetsUsed { id }) } else { Ok(()) }
 }
 
+/// A primary that is proved dead; by vote also one that does not answer and that a majority of slot owners calls failed.
 fn check_failover(kind: FailoverKind, from: NodeId, seen: &Observed) -> Result<(), Violation> {
-    let dead = seen
-        .members
-        .values()
-        .any(|member| member.id() == Some(from) && member.report().is_none() && member.verified_dead());
-    if dead || kind == FailoverKind::Planned { Ok(()) } else { Err(Violation::DeposesLiving { id: from }) }
+    let member = seen.members.values().find(|member| member.id() == Some(from));
+    let silent = member.is_some_and(|member| member.report().is_none());
+    let dead = silent && member.is_some_and(crate::model::Member::verified_dead);
+    let by_vote = kind == FailoverKind::Force && silent && failed_for_most(from, seen);
+    if dead || by_vote || kind == FailoverKind::Planned {
+        Ok(())
+    } else {
+        Err(Violation::DeposesLiving { id: from })
+    }
+}
+
+fn failed_for_most(id: NodeId, seen: &Observed) -> bool {
+    let owners: BTreeSet<NodeId> = seen
+        .reports()
+        .flat_map(|(_, report)| &report.nodes)
+        .filter(|line| !line.slots.is_empty())
+        .map(|line| line.id)
+        .collect();
+    let flagging = seen.reports().filter(|(_, report)| {
+        owners.contains(&report.id) && report.nodes.iter().any(|line| line.id == id && line.flags.fail)
+    });
+    flagging.count() > owners.len() / 2
+}
+
+/// Only the Pod of a member that does not answer the operator and that nobody else hears either, while a replica of it
+/// is there to take over.
+fn check_end_pod(id: NodeId, pod_uid: &str, seen: &Observed) -> Result<(), Violation> {
+    let member = seen.members.values().find(|member| member.id() == Some(id));
+    let silent = member.is_some_and(|member| {
+        member.report().is_none() && member.pod.as_ref().is_some_and(|pod| pod.uid == pod_uid)
+    });
+    let heard = seen.reports().any(|(_, report)| {
+        report.nodes.iter().any(|line| line.id == id && !line.flags.fail && !line.flags.pfail)
+    });
+    let followed = seen
+        .reports()
+        .any(|(_, report)| report.nodes.iter().any(|line| line.flags.myself && line.primary == Some(id)));
+    if silent && !heard && followed { Ok(()) } else { Err(Violation::DeposesLiving { id }) }
 }

@@ -9,6 +9,7 @@ use shared::valkey::info::Role;
 use shared::valkey::report::{NodeReport, SlotMigration};
 use shared::valkey::types::NodeId;
 
+use super::view;
 use crate::model::{Desired, Member, Observed, sync_state};
 
 /// One shard: a primary and whoever follows it. Its index is its primary's scheduling index.
@@ -83,6 +84,15 @@ pub(crate) fn is_itself(member: &Member, report: &NodeReport) -> bool {
     member.recorded_id.is_none_or(|id| id == report.id)
 }
 
+/// It was reset, and somebody who was still learning of it by gossip has introduced it again under its new ID, or is about
+/// to: it must be reset again before it goes, or its new ID stays behind.
+pub(crate) fn lingers(seen: &Observed, member: &Member) -> bool {
+    member
+        .report()
+        .filter(|report| !is_itself(member, report))
+        .is_some_and(|report| report.nodes.len() > 1 || view::listed_by_others(seen, report.id))
+}
+
 /// A slotless primary that its shard gathers around: it has followers or is Active.
 fn anchors(seen: &Observed, member: &Member, report: &NodeReport) -> bool {
     followers(seen, report.id) > 0 || member.spec.lifecycle == Lifecycle::Active
@@ -102,24 +112,24 @@ pub(crate) fn recorded_indices(seen: &Observed) -> BTreeSet<u16> {
 
 /// The shard indices that stay under the wanted size: all of them, or all but the smallest (fewest slots, then highest
 /// index).
+///
+/// A member that owns nothing and is still joining, or leaves again, changes nothing of the choice: otherwise making one
+/// and taking it away would follow each other for ever.
 pub(crate) fn kept(seen: &Observed, want: &Desired) -> BTreeSet<u16> {
-    let recorded = recorded_indices(seen);
-    let shards = shards(seen);
-    let mut ranked: Vec<u16> = recorded.into_iter().collect();
-    // A shard whose primary is unknown counts as full: it is not the one to give up. One that is only being made has
-    // nothing yet.
-    let being_made = |index: u16| {
-        let mut members = seen.staying().filter(|member| member.shard_index() == index);
-        members.all(|member| {
-            let owns = member.id().is_some_and(|id| seen.lines_of(id).any(|line| !line.slots.is_empty()));
-            member.spec.lifecycle == Lifecycle::Joining && !owns
-        })
+    let owners = view::owners(seen);
+    let unowned = view::unowned(seen).len();
+    let weight = |index: u16| {
+        let members = || seen.staying().filter(|member| member.shard_index() == index);
+        let owned: SlotSet = members()
+            .filter_map(|member| owners.get(&member.id()?))
+            .flat_map(|slots| slots.ranges().iter().copied())
+            .collect();
+        // What no view shows may be, or have been, of a shard that nobody answers for.
+        let established = members().any(|member| member.spec.lifecycle == Lifecycle::Active);
+        if owned.is_empty() && established { unowned } else { owned.len() }
     };
-    let slots = |index: &u16| match shards.get(index) {
-        Some(shard) => shard.slots.len(),
-        None if being_made(*index) => 0,
-        None => u16::MAX,
-    };
-    ranked.sort_by_key(|index| (Reverse(slots(index)), *index));
-    ranked.into_iter().take(usize::from(want.shape.shards)).collect()
+    let mut ranked: Vec<(Reverse<u16>, u16)> =
+        recorded_indices(seen).into_iter().map(|index| (Reverse(weight(index)), index)).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().take(usize::from(want.shape.shards)).map(|(_, index)| index).collect()
 }

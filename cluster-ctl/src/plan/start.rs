@@ -6,7 +6,7 @@
 use shared::api::{JoinType, Lifecycle, ValkeyNodeSpec};
 
 use super::outdated::is_outdated;
-use super::view;
+use super::{shards, view};
 use crate::action::{Action, Decision, NewNode, Pace, Wait};
 use crate::model::{Container, Desired, Member, Observed, Shape};
 use crate::plan::Verdict;
@@ -31,7 +31,7 @@ fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decisio
                 && !view::listed_by_others(seen, id)
                 && view::slots_of(seen, id).is_empty()
         };
-        member.id().is_none_or(unused)
+        member.id().is_none_or(unused) && !shards::lingers(seen, member)
     };
     let mut unfit: Vec<(&Member, String)> = Vec::new();
     for member in seen.staying().filter(removable) {
@@ -54,7 +54,10 @@ fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decisio
 
 fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String> {
     if member.pod_vanished && !member.verified_dead() {
-        return Some("lost its Pod".to_owned());
+        // One that may have been given slots is the only one who shows them until it has been introduced.
+        let may_own =
+            member.recorded_id.is_some() && !matches!(member.join, Some(JoinType::Replica | JoinType::Shard));
+        return (!may_own).then(|| "lost its Pod".to_owned());
     }
     if never_answered(member) {
         let outdated = want.template.as_ref().is_ok_and(|template| is_outdated(&member.spec, template));
@@ -156,17 +159,6 @@ fn new_node(name: String, template: &ValkeyNodeSpec, index: u16, start_attempt: 
     NewNode { name, spec, join: None, start_attempt }
 }
 
-/// One new node in the place of a dead member, in a formed cluster.
-pub(super) fn replacement(
-    seen: &Observed,
-    want: &Desired,
-    dead: &Member,
-    join: JoinType,
-    reason: Reason,
-) -> Verdict {
-    replacement_for(seen, want, dead.shard_index(), join, reason)
-}
-
 /// One new node for shard `index` of a formed cluster.
 pub(super) fn replacement_for(
     seen: &Observed,
@@ -193,15 +185,41 @@ pub(super) fn replacement_for(
 pub(super) fn joiner(seen: &Observed, want: &Desired, member: &Member) -> Option<Verdict> {
     let unknown = |id| seen.unheard().is_none() && !view::listed_by_others(seen, id);
     if member.id().is_none_or(unknown)
+        && !shards::lingers(seen, member)
         && let Some(why) = why_unfit(seen, want, member)
     {
         let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
         let message = format!("replacing {} that {why}", member.name);
         return Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)));
     }
+    if let Some(verdict) = retry_joiner(seen, want, member) {
+        return Some(verdict);
+    }
     let wait =
         start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member))?;
     Some(Verdict::Wait(vec![wait]))
+}
+
+/// A joiner that failed to start although its spec is current: tried again once its pause is over, and removed when its
+/// successor is there.
+fn retry_joiner(seen: &Observed, want: &Desired, member: &Member) -> Option<Verdict> {
+    if !failed_to_start(member) {
+        return None;
+    }
+    let (index, attempt) = (member.shard_index(), member.start_attempt);
+    if seen.staying().any(|other| other.shard_index() == index && other.start_attempt > attempt) {
+        let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
+        let message = format!("removing {}, which did not start and was tried again", member.name);
+        return Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)));
+    }
+    let due =
+        seen.now.seconds_since(member.created) >= retry_pause(want.patience.start_retry_seconds, attempt);
+    let template = want.template.as_ref().ok().filter(|_| due && want.hold.is_none())?;
+    let name = want.names.first()?;
+    let message = format!("{} did not start, trying again as {name}", member.name);
+    let node =
+        NewNode { join: member.join, ..new_node(name.clone(), template, index, attempt.saturating_add(1)) };
+    Some(Verdict::act(create(seen, vec![node], Reason::ReplacingNode, message)))
 }
 
 fn await_members(seen: &Observed) -> Option<Decision> {
@@ -246,7 +264,7 @@ fn is_present(member: &Member) -> bool {
     never_answered(member) || !member.verified_dead()
 }
 
-fn never_answered(member: &Member) -> bool {
+pub(super) fn never_answered(member: &Member) -> bool {
     member.recorded_id.is_none() && member.report().is_none()
 }
 

@@ -39,7 +39,7 @@ pub(super) fn retire_drained(seen: &Observed, want: &Desired) -> Verdict {
     let cancelled = seen.staying().find(|member| {
         member.spec.lifecycle == Lifecycle::Joining
             && !keep.contains(&member.shard_index())
-            && member.id().is_none_or(|id| view::slots_of(seen, id).is_empty())
+            && view::slots_of_shard(seen, member.shard_index()).is_empty()
     });
     cancelled.map_or(Verdict::Pass, |member| {
         retire::begin(member, Reason::Scaling, "its shard is not wanted any more")

@@ -30,6 +30,39 @@ pub(crate) fn slots_of(seen: &Observed, id: NodeId) -> SlotSet {
     seen.lines_of(id).flat_map(|line| line.slots.ranges().iter().copied()).collect()
 }
 
+/// Every slot owner that any view shows, with all slots that any view gives it.
+pub(crate) fn owners(seen: &Observed) -> BTreeMap<NodeId, SlotSet> {
+    let mut owners: BTreeMap<NodeId, SlotSet> = BTreeMap::new();
+    let lines = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| !line.slots.is_empty());
+    for line in lines {
+        let known = owners.entry(line.id).or_default();
+        if *known != line.slots {
+            *known = known.union(&line.slots);
+        }
+    }
+    owners
+}
+
+/// Slots that no view shows as owned. They may be somebody's as long as a member is unknown.
+pub(crate) fn unowned(seen: &Observed) -> SlotSet {
+    let owned: SlotSet = owners(seen).values().flat_map(|slots| slots.ranges().iter().copied()).collect();
+    SlotSet::all().difference(&owned)
+}
+
+/// Slots that answering primaries claim for themselves.
+pub(crate) fn claimed(seen: &Observed) -> SlotSet {
+    let own = seen.reports().filter_map(|(_, report)| report.myself());
+    own.flat_map(|line| line.slots.ranges().iter().copied()).collect()
+}
+
+/// Slots that members of the shard `index` own in any view.
+pub(crate) fn slots_of_shard(seen: &Observed, index: u16) -> SlotSet {
+    let owners = owners(seen);
+    let members = seen.staying().filter(|member| member.shard_index() == index);
+    let of_members = members.filter_map(|member| owners.get(&member.id()?));
+    of_members.flat_map(|slots| slots.ranges().iter().copied()).collect()
+}
+
 /// Whether any answering member other than itself lists `id`.
 pub(crate) fn listed_by_others(seen: &Observed, id: NodeId) -> bool {
     seen.reports().any(|(_, report)| report.id != id && report.line(id).is_some())
@@ -141,12 +174,16 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
     if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
         waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
     }
-    let assigned = seen.reports().map(|(_, report)| report.cluster.slots_assigned).max();
-    if let Some(lost) =
-        assigned.and_then(|assigned| SLOT_COUNT.checked_sub(assigned)).filter(|lost| *lost > 0)
-    {
+    let lost = unowned(seen).len();
+    if lost > 0 && waits.iter().all(|wait| wait.reason != Reason::ShardLost) {
         let message = format!("{lost} slots have no owner in any view; their keys are lost");
         waits.push(Wait { reason: Reason::ShardLost, message });
+    }
+    let nobodys = SLOT_COUNT - claimed(seen).len();
+    if lost == 0 && nobodys > 0 && waits.is_empty() && seen.unknown().is_none() && !seen.slots_are_moving() {
+        let message =
+            format!("{nobodys} slots are claimed by nobody; the views do not agree about their owner");
+        waits.push(Wait { reason: Reason::ClusterForming, message });
     }
     let going: Vec<&str> =
         seen.members.values().filter(|member| member.deleting).map(|member| member.name.as_str()).collect();

@@ -11,6 +11,9 @@
 
 mod bootstrap;
 mod deletion;
+mod failover;
+mod lost;
+mod machines;
 mod properties;
 mod repair;
 mod rolling;

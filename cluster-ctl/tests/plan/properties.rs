@@ -3,6 +3,7 @@
 use cluster_ctl::action::Action;
 use cluster_ctl::plan::plan;
 use proptest::prelude::*;
+use shared::api::Lifecycle;
 
 use crate::world::{Flag, Voice, World, world};
 
@@ -72,5 +73,46 @@ proptest! {
             Some(Action::CreateNodes { .. } | Action::TakeSnapshot { .. } | Action::Meet { .. })
         );
         prop_assert!(!creates);
+    }
+
+    /// Otherwise making it and taking it away would follow each other for ever.
+    #[test]
+    fn a_node_that_is_made_is_not_unwanted_in_the_world_that_contains_it(
+        world in worlds(),
+        (shards, replicas) in (1u16..5, 0u16..3),
+        joining in prop::collection::vec(0usize..12, 0..3),
+        drained in prop::option::of(0usize..12),
+    ) {
+        let mut world = world;
+        world.want.shape = cluster_ctl::model::Shape { shards, replicas };
+        let joining = if world.nodes.len() > 3 { joining } else { Vec::new() };
+        for number in joining {
+            let name = world.name(number % world.nodes.len());
+            world.node(&name).spec.lifecycle = Lifecycle::Joining;
+        }
+        if let Some(number) = drained.filter(|_| !world.nodes.is_empty()) {
+            let name = world.name(number % world.nodes.len());
+            let slots = std::mem::take(&mut world.node(&name).slots);
+            let heir = world.name(0);
+            let node = world.node(&heir);
+            node.slots = node.slots.union(&slots);
+        }
+        let Some(Action::CreateNodes { nodes, .. }) = world.plan().action else { return Ok(()) };
+        let made: Vec<String> = nodes
+            .iter()
+            .zip(20..)
+            .map(|(node, number)| {
+                let added = world.add(number, u16::try_from(node.spec.shard_index).unwrap());
+                added.join = node.join;
+                added.name.clone()
+            })
+            .collect();
+        match world.plan().action {
+            Some(Action::MarkLeaving { node }) => prop_assert!(!made.contains(&node.name), "{} leaves again", node.name),
+            Some(Action::DeleteNodes { nodes, .. }) => {
+                prop_assert!(nodes.iter().all(|node| !made.contains(&node.name)), "{nodes:?} go again");
+            }
+            _ => {}
+        }
     }
 }

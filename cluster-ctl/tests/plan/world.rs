@@ -27,6 +27,7 @@ pub(crate) struct Node {
     pub(crate) confirmed_dead: bool,
     pub(crate) recorded_id: Option<NodeId>,
     pub(crate) recorded_end: Option<Ending>,
+    pub(crate) recorded_slots: u16,
     pub(crate) pod: Option<Pod>,
     pub(crate) pod_vanished: bool,
     pub(crate) unrecorded_pod: bool,
@@ -41,6 +42,12 @@ pub(crate) struct Node {
     pub(crate) offset: i64,
     /// The link to its primary is up.
     pub(crate) link_up: bool,
+    /// Since when it is down, seconds.
+    pub(crate) link_down_seconds: i64,
+    /// Its replication history.
+    pub(crate) history: String,
+    /// Nobody has heard of it for so long, milliseconds.
+    pub(crate) unheard_millis: Option<u64>,
     pub(crate) keys: u64,
     pub(crate) knows: BTreeSet<String>,
     /// IDs that it knows and that are nobody's of this truth.
@@ -80,6 +87,8 @@ pub(crate) struct World {
     pub(crate) last_failover: Option<(NodeId, Millis)>,
     /// IDs that everybody but the named node still lists although nobody answers under them.
     pub(crate) ghosts: Vec<(String, NodeId)>,
+    /// Slots of a node that only it does not know of.
+    pub(crate) disowned: Option<(String, SlotSet)>,
 }
 
 /// An ID made of one byte.
@@ -125,6 +134,7 @@ pub(crate) fn world(shards: u16, replicas: u16) -> World {
         now: Millis(1_000_000_000),
         last_failover: None,
         ghosts: Vec::new(),
+        disowned: None,
     }
 }
 
@@ -155,6 +165,7 @@ impl World {
             confirmed_dead: false,
             recorded_id: None,
             recorded_end: None,
+            recorded_slots: 0,
             pod: None,
             pod_vanished: false,
             unrecorded_pod: false,
@@ -166,6 +177,9 @@ impl World {
             primary: None,
             offset: 0,
             link_up: true,
+            link_down_seconds: 1,
+            history: "replid".to_owned(),
+            unheard_millis: None,
             keys: 0,
             knows: BTreeSet::new(),
             strangers: Vec::new(),
@@ -348,12 +362,15 @@ impl World {
             created: node.created,
             start_attempt: node.start_attempt,
             confirmed_dead: node.confirmed_dead,
+            machine: node.pod.as_ref().and_then(|pod| pod.machine.clone()),
+            ended_with_machine: false,
             recorded_id: node.recorded_id,
             recorded_pod: node
                 .pod
                 .as_ref()
                 .filter(|_| !node.unrecorded_pod)
                 .map(|pod| PodRecord { uid: pod.uid.clone(), ended: node.recorded_end.clone() }),
+            recorded_slots: node.recorded_slots,
             pod: node.pod.clone(),
             pod_vanished: node.pod_vanished,
             answer: match node.voice {
@@ -368,7 +385,7 @@ impl World {
         let known: Vec<&Node> =
             std::iter::once(node).chain(node.knows.iter().filter_map(|name| self.nodes.get(name))).collect();
         let mut nodes: Vec<NodeLine> =
-            known.iter().map(|other| self.line(other, other.name == node.name)).collect();
+            known.iter().map(|other| self.line(other, other.name == node.name, node.clock_seconds)).collect();
         nodes.extend(
             node.strangers.iter().map(|id| line(*id, NodeFlags { primary: true, ..NodeFlags::default() })),
         );
@@ -410,7 +427,7 @@ impl World {
                 maxmemory: 0,
                 keys: node.keys,
                 role: if replica { Role::Replica } else { Role::Primary },
-                replication_id: "replid".to_owned(),
+                replication_id: node.history.clone(),
                 offset: Offset(node.offset),
                 replicas: Vec::new(),
                 link: replica.then(|| PrimaryLink {
@@ -420,7 +437,7 @@ impl World {
                     sync_in_progress: false,
                     last_io_seconds: 0,
                     offset: Offset(node.offset),
-                    down_since_seconds: (!node.link_up).then_some(1),
+                    down_since_seconds: (!node.link_up).then_some(node.link_down_seconds),
                 }),
                 tls: None,
             },
@@ -428,7 +445,7 @@ impl World {
         }
     }
 
-    fn line(&self, node: &Node, myself: bool) -> NodeLine {
+    fn line(&self, node: &Node, myself: bool, clock_seconds: u64) -> NodeLine {
         let primary =
             node.primary.as_ref().map(|name| self.nodes.get(name).map_or(id(251), |primary| primary.id));
         let flags = NodeFlags {
@@ -439,8 +456,12 @@ impl World {
             pfail: !myself && node.flagged == Some(Flag::Pfail),
             ..NodeFlags::default()
         };
-        let slots = if node.slots_unseen && !myself { SlotSet::new() } else { node.slots.clone() };
-        NodeLine { primary, epoch: Epoch(node.epoch), slots, ..line(node.id, flags) }
+        let pong_recv = node.unheard_millis.map_or(0, |age| clock_seconds * 1000 - age);
+        let denied = self.disowned.as_ref().filter(|(name, _)| myself && *name == node.name);
+        let shown = if node.slots_unseen && !myself { SlotSet::new() } else { node.slots.clone() };
+        let slots = denied.map_or_else(|| shown.clone(), |(_, slots)| shown.difference(slots));
+        let epoch = Epoch(node.epoch);
+        NodeLine { primary, epoch, slots, pong_recv, ..line(node.id, flags) }
     }
 }
 
@@ -477,5 +498,5 @@ pub(crate) fn pod(name: &str, number: usize) -> Pod {
 }
 
 pub(crate) fn ending() -> Ending {
-    Ending { exit_code: 137, reason: "Error".to_owned(), message: "killed".to_owned() }
+    Ending { exit_code: 137, reason: "Error".to_owned(), message: "killed".to_owned(), at: None }
 }

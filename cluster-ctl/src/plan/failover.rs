@@ -1,0 +1,201 @@
+//! The primary of a shard is dead or silent and a replica holds its data: who takes over, when, and by which command.
+//!
+//! A dead primary is succeeded at once. A silent one is left to the engine's own failover; when that does not come, it is
+//! succeeded by force where a majority agrees that it failed, or its Pod is ended so that its death is proved.
+
+use shared::valkey::commands::FailoverKind;
+use shared::valkey::report::NodeReport;
+use shared::valkey::types::{NodeId, Offset};
+
+use super::stability::{dead_owners, failed_for_majority, outage};
+use super::{Verdict, view};
+use crate::action::{Action, Decision, Wait};
+use crate::model::{Container, Desired, Member, Observed};
+use crate::words::Reason;
+
+/// A copy whose link broke this much before its primary's end lacks what was written since, seconds. Less is what
+/// clocks and the engine's own detection differ by.
+const STALE_SECONDS: i64 = 15;
+/// The link of a copy may break this much before the views miss the primary, milliseconds: one node timeout.
+const LINK_MILLIS: i64 = 5_000;
+
+/// A dead primary of a shard that has a copy: the best copy is promoted at once, by vote where a vote is possible.
+pub(super) fn promote_replica(seen: &Observed, want: &Desired) -> Verdict {
+    let mut waits = Vec::new();
+    for (id, dead) in dead_owners(seen) {
+        let Some(best) = best_copy(seen, id) else { continue };
+        if let Some(why) = promotion_refused(seen, id) {
+            let message = format!("{} is dead; {why}", dead.name);
+            waits.push(Wait { reason: Reason::AwaitingFailover, message });
+            continue;
+        }
+        let (Some(on), Some(report)) = (view::target(best), best.report()) else { continue };
+        if seen.handed_over_lately(id, want.patience.promotion_millis) {
+            let message = format!("{} is being promoted in the place of {}", best.name, dead.name);
+            waits.push(Wait { reason: Reason::PromotingReplica, message });
+            continue;
+        }
+        let (kind, what) = if vote_possible(seen, report, id) {
+            (FailoverKind::Force, format!("{} is dead, promoting {}", dead.name, best.name))
+        } else {
+            (FailoverKind::Takeover, format!("no quorum — issued TAKEOVER on replica {}", best.name))
+        };
+        let stale = behind_death(seen, dead, report).map_or_else(String::new, |seconds| {
+            format!(
+                "; its copy is {seconds} s older than the death of {}: what was written since is lost",
+                dead.name
+            )
+        });
+        let message = format!("{what}{stale}");
+        let action = Action::Failover { kind, on, from: id };
+        return Verdict::act(Decision::act(action, Reason::PromotingReplica, message).with_waits(waits));
+    }
+    if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
+}
+
+/// Slot owners that are silent and not proved dead: the engine's own failover is awaited, then helped; or their death is
+/// made certain; or a person is asked.
+pub(super) fn end_silence(seen: &Observed, want: &Desired) -> Verdict {
+    let mut waits = Vec::new();
+    for member in seen.members.values().filter(|member| !member.verified_dead() && member.report().is_none())
+    {
+        let Some(id) = member.id() else { continue };
+        if view::slots_of(seen, id).is_empty() || !suspected(seen, id) {
+            continue;
+        }
+        match silent_owner(seen, want, member, id) {
+            Verdict::Act(decision) => return Verdict::Act(Box::new(decision.with_waits(waits))),
+            Verdict::Wait(more) => waits.extend(more),
+            Verdict::Pass => {}
+        }
+    }
+    if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
+}
+
+fn silent_owner(seen: &Observed, want: &Desired, member: &Member, id: NodeId) -> Verdict {
+    let name = &member.name;
+    let machine = member.pod.as_ref().and_then(|pod| pod.machine.as_deref()).unwrap_or("an unknown machine");
+    let confirm = format!(
+        "it comes back, its machine proves its death, or a person confirms it with the annotation {}",
+        shared::names::ANNOTATION_CONFIRMED_DEAD
+    );
+    let Some((best, copy)) = best_copy(seen, id).and_then(|best| Some((best, best.report()?))) else {
+        let message = format!("{name} on {machine} does not answer and has no copy; {confirm}");
+        return Verdict::wait(Reason::PrimaryUnreachable, message);
+    };
+    let long = outage(seen, id).filter(|millis| *millis > want.patience.failover_millis);
+    let going = member.pod.as_ref().is_some_and(|pod| pod.deleting);
+    if vote_possible(seen, copy, id) {
+        let waiting = format!("primary unhealthy but replicas exist, waiting for auto-failover: {name}");
+        let wait = Verdict::wait(Reason::AwaitingFailover, waiting);
+        let Some(outage) = long.filter(|_| !going && failed_for_majority(seen, id)) else { return wait };
+        let whole = copy_was_linked_until(copy, outage) && promotion_refused(seen, id).is_none();
+        if !whole || seen.handed_over_lately(id, want.patience.failover_millis) {
+            return wait;
+        }
+        let Some(on) = view::target(best) else { return wait };
+        let message = format!(
+            "{name} has been silent for {} s and the engine promoted nobody, promoting {}",
+            outage / 1000,
+            best.name
+        );
+        let action = Action::Failover { kind: FailoverKind::Force, on, from: id };
+        return Verdict::act(Decision::act(action, Reason::PromotingReplica, message));
+    }
+    if let Some(pod) = member.pod.as_ref().filter(|pod| pod.container == Container::Running) {
+        let all = seen
+            .reports()
+            .all(|(_, report)| report.line(id).is_none_or(|it| it.flags.fail || it.flags.pfail));
+        if all && long.is_some() && !going {
+            let message = format!(
+                "{name} on {machine} answers nobody and too few primaries are left to vote: ending its Pod, so that {} can take over",
+                best.name
+            );
+            let action = Action::EndPod { node: view::node_ref(member), pod_uid: pod.uid.clone(), id };
+            return Verdict::act(Decision::act(action, Reason::PrimaryUnreachable, message));
+        }
+    }
+    let what = if going { "its Pod is being ended" } else { confirm.as_str() };
+    let message =
+        format!("{name} on {machine} does not answer and too few primaries are left to vote; {what}");
+    Verdict::wait(Reason::PrimaryUnreachable, message)
+}
+
+/// The link of the copy was up until the primary fell silent: it has what the primary acknowledged, but for what was
+/// under way.
+fn copy_was_linked_until(copy: &NodeReport, outage: i64) -> bool {
+    copy.info.link.as_ref().is_some_and(|link| {
+        link.up || link.down_since_seconds.is_some_and(|down| down * 1000 <= outage + LINK_MILLIS)
+    })
+}
+
+/// How many seconds before the end of `dead` the link of this copy broke, if that is long.
+fn behind_death(seen: &Observed, dead: &Member, copy: &NodeReport) -> Option<i64> {
+    let since_death = seen.now.seconds_since(dead.ending()?.at?);
+    let link = copy.info.link.as_ref().filter(|link| !link.up)?;
+    Some(link.down_since_seconds? - since_death).filter(|behind| *behind > STALE_SECONDS)
+}
+
+/// Whether a replica of a dead primary holds a copy of its data: it finished its first sync and does nothing else.
+fn is_copy(report: &NodeReport, dead: NodeId) -> bool {
+    report.myself().and_then(|line| line.primary) == Some(dead)
+        && !report.info.loading
+        && report.info.link.as_ref().is_some_and(|link| {
+            link.offset > Offset(1)
+                && !link.sync_in_progress
+                && (link.up || link.down_since_seconds.is_some_and(|down| down >= 0))
+        })
+}
+
+/// The copy with the highest offset in its replication history, then the lowest name. Offsets of different histories do
+/// not compare: the history is that of the copy whose link was up last.
+pub(super) fn best_copy(seen: &Observed, dead: NodeId) -> Option<&Member> {
+    let copies: Vec<(&Member, &NodeReport)> =
+        seen.reports().filter(|(_, report)| is_copy(report, dead)).collect();
+    let down = |report: &NodeReport| {
+        let link = report.info.link.as_ref().filter(|link| !link.up);
+        link.and_then(|link| link.down_since_seconds).unwrap_or(0)
+    };
+    let offset = |report: &NodeReport| report.info.link.as_ref().map(|link| link.offset);
+    let (_, latest) = copies
+        .iter()
+        .min_by(|(_, a), (_, b)| down(a).cmp(&down(b)).then_with(|| offset(b).cmp(&offset(a))))?;
+    let of_history = copies.iter().filter(|(_, it)| it.info.replication_id == latest.info.replication_id);
+    of_history
+        .max_by(|(left, a), (right, b)| offset(a).cmp(&offset(b)).then_with(|| right.name.cmp(&left.name)))
+        .map(|(member, _)| *member)
+}
+
+/// Why no replica of `id` may be promoted now: another replica of it is unknown, or some view has moved on.
+fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
+    let moved_on =
+        seen.reports().any(|(_, report)| report.line(id).is_some_and(|line| line.slots.is_empty()));
+    if moved_on {
+        return Some("a successor has been elected and is becoming known".to_owned());
+    }
+    let replicas =
+        seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| line.primary == Some(id));
+    for line in replicas {
+        let Some(member) = seen.member_by_id(line.id) else { continue };
+        if member.report().is_none() && !member.verified_dead() {
+            return Some(format!("its replica {} does not answer", member.name));
+        }
+    }
+    None
+}
+
+/// Whether an election can succeed in the candidate's own view: a majority of the slot-holding primaries, the dead
+/// one included in the count, is alive there.
+fn vote_possible(seen: &Observed, candidate: &NodeReport, dead: NodeId) -> bool {
+    let voters: Vec<_> =
+        candidate.nodes.iter().filter(|line| line.flags.primary && !line.slots.is_empty()).collect();
+    let is_dead = |id: NodeId| id == dead || seen.member_by_id(id).is_some_and(Member::verified_dead);
+    let alive =
+        voters.iter().filter(|line| !line.flags.fail && !line.flags.pfail && !is_dead(line.id)).count();
+    alive > voters.len() / 2
+}
+
+/// Some view doubts that `id` is alive.
+fn suspected(seen: &Observed, id: NodeId) -> bool {
+    seen.lines_of(id).any(|line| line.flags.fail || line.flags.pfail)
+}

@@ -1,0 +1,231 @@
+//! Lost shards, slots that nobody owns, and what the dead leave behind.
+
+use cluster_ctl::action::Action;
+use cluster_ctl::model::Millis;
+use cluster_ctl::words::Reason;
+use shared::api::{JoinType, Lifecycle};
+use shared::slots::{SlotRange, SlotSet};
+
+use crate::world::{Voice, World, id, world};
+
+fn slots(start: u16, end: u16) -> SlotSet {
+    SlotSet::from_ranges(SlotRange::new(start, end))
+}
+
+/// Two shards without replicas, formed; the owner of the second is dead and nobody lists it any more.
+fn forgotten_owner() -> World {
+    world(2, 0).formed().with(|world| {
+        world.kill("c-01");
+        world.node("c-01").recorded_slots = 8192;
+        world.everyone_forgets("c-01");
+    })
+}
+
+/// A node that runs, alone, and was made for shard `index`.
+fn newcomer(world: &mut World, index: u16) -> String {
+    let name = world.add(8, index).name.clone();
+    world.start(&name, 8);
+    world.node(&name).join = Some(JoinType::Primary);
+    name
+}
+
+#[test]
+fn given_slots_that_nobody_lists_then_the_shard_without_owner_gets_them_step_by_step() {
+    let mut world = forgotten_owner();
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("no heir is made") };
+    assert_eq!((nodes[0].spec.shard_index, nodes[0].join), (1, Some(JoinType::Primary)));
+    let heir = newcomer(&mut world, 1);
+    let Action::SetConfigEpochs { epochs } = world.action() else { panic!("no epoch") };
+    assert_eq!(epochs[0].1.0, 2, "above every epoch in use");
+    world.node(&heir).epoch = 2;
+    let Action::AssignSlots { slots: given } = world.action() else { panic!("no slots") };
+    assert_eq!((given[0].0.node.name.as_str(), &given[0].1), (heir.as_str(), &slots(8192, 16383)));
+    world.node(&heir).slots = slots(8192, 16383);
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-01"));
+}
+
+#[test]
+fn given_slots_that_nobody_lists_and_a_member_that_is_not_heard_then_nothing_is_given_away() {
+    let mut world = world(3, 0).formed().with(|world| {
+        world.kill("c-01");
+        world.node("c-01").recorded_slots = 5461;
+        world.everyone_forgets("c-01");
+        world.silence("c-02", None);
+    });
+    let decision = world.plan();
+    assert_eq!(decision.action, None, "{decision:?}");
+    assert!(decision.message.contains("c-02"), "{}", decision.message);
+    newcomer(&mut world, 1);
+    assert!(!matches!(world.plan().action, Some(Action::AssignSlots { .. })));
+}
+
+#[test]
+fn given_an_empty_primary_of_the_shard_that_has_joined_then_it_gets_the_slots_that_nobody_lists() {
+    let mut world = forgotten_owner();
+    let name = newcomer(&mut world, 1);
+    world.node(&name).spec.lifecycle = Lifecycle::Active;
+    world.all_know_all();
+    world.everyone_forgets("c-01");
+    assert!(matches!(world.action(), Action::AssignSlots { slots } if slots[0].0.node.name == name));
+}
+
+#[test]
+fn given_a_dead_owner_whose_slots_nobody_has_then_its_object_stays() {
+    let mut world = forgotten_owner();
+    newcomer(&mut world, 1);
+    world.node("c-08").voice = Voice::Silent;
+    world.node("c-08").recorded_id = None;
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::ShardLost));
+}
+
+#[test]
+fn given_a_successor_that_only_itself_knows_then_it_has_not_joined() {
+    let mut world = forgotten_owner();
+    let heir = newcomer(&mut world, 1);
+    world.node(&heir).epoch = 3;
+    world.node(&heir).slots = slots(8192, 16383);
+    world.nodes.remove("c-01");
+    world.silence("c-00", None);
+    let decision = world.plan();
+    assert_eq!(decision.action, None, "{decision:?}");
+}
+
+#[test]
+fn given_two_lost_shards_then_each_gets_a_primary_that_takes_the_slots_over_and_no_empty_one() {
+    let mut world = world(6, 0).formed().with(|world| {
+        world.kill("c-02");
+        world.kill("c-04");
+    });
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("no heir") };
+    assert_eq!((nodes[0].spec.shard_index, nodes[0].join), (2, Some(JoinType::Primary)));
+    world.add(8, 2).join = Some(JoinType::Primary);
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("no second heir") };
+    assert_eq!((nodes[0].spec.shard_index, nodes[0].join), (4, Some(JoinType::Primary)));
+}
+
+#[test]
+fn given_a_successor_that_learned_of_the_others_by_itself_then_it_makes_room_for_another() {
+    let mut world = world(3, 0).formed().with(|world| world.kill("c-01"));
+    let name = newcomer(&mut world, 1);
+    world.all_know_all();
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == name));
+    world.node(&name).spec.lifecycle = Lifecycle::Active;
+    assert!(matches!(world.action(), Action::MarkLeaving { node } if node.name == name));
+}
+
+#[test]
+fn given_a_dead_owner_whose_sibling_is_not_heard_then_the_shard_is_held_and_says_so() {
+    let decision = world(3, 1)
+        .formed()
+        .with(|world| {
+            world.kill("c-02");
+            world.silence("c-03", None);
+        })
+        .plan();
+    let held = decision.waits.iter().find(|wait| wait.reason == Reason::PrimaryUnreachable);
+    assert!(held.is_some_and(|wait| wait.message.contains("c-03")), "{:?}", decision.waits);
+    assert!(!matches!(decision.action, Some(Action::AssignSlots { .. } | Action::SetConfigEpochs { .. })));
+}
+
+#[test]
+fn given_a_dead_primary_without_slots_then_its_replicas_are_reset_so_that_it_can_be_forgotten() {
+    // Two shards and one more that is drained.
+    let mut world = world(3, 1).formed().with(|world| {
+        world.node("c-00").slots = slots(0, 8191);
+        world.node("c-02").slots = slots(8192, 16383);
+        world.node("c-04").slots = SlotSet::new();
+        world.want.shape.shards = 2;
+        world.kill("c-04");
+    });
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-05"));
+    let node = world.node("c-05");
+    (node.recorded_id, node.id, node.primary) = (Some(id(6)), id(88), None);
+    node.knows.clear();
+    world.everyone_forgets("c-05");
+    assert!(matches!(world.action(), Action::Forget { id: forgotten, .. } if forgotten == id(5)));
+}
+
+#[test]
+fn given_a_member_that_nobody_knows_then_it_is_introduced_again() {
+    let world = world(3, 1).formed().with(|world| {
+        world.everyone_forgets("c-05");
+        world.node("c-05").knows.clear();
+        world.node("c-05").primary = None;
+    });
+    assert!(matches!(world.action(), Action::Meet { others, .. } if others[0].node.name == "c-05"));
+}
+
+#[test]
+fn given_two_islands_that_own_the_same_slots_then_they_are_not_merged() {
+    let decision = world(2, 0)
+        .formed()
+        .with(|world| {
+            world.node("c-00").knows.clear();
+            world.node("c-01").knows.clear();
+            world.node("c-00").slots = SlotSet::all();
+        })
+        .plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::SlotConflict));
+}
+
+#[test]
+fn given_a_joiner_of_a_shard_that_is_to_go_then_it_stays_while_the_shard_owns_slots() {
+    let world = world(3, 1).formed().with(|world| {
+        world.want.shape.shards = 2;
+        world.node("c-05").spec.lifecycle = Lifecycle::Joining;
+    });
+    assert!(matches!(world.action(), Action::Activate { nodes, .. } if nodes[0].name == "c-05"));
+}
+
+#[test]
+fn given_a_reset_member_that_gossip_brought_back_then_it_is_reset_again_before_it_goes() {
+    let mut world = world(3, 1).formed().with(|world| {
+        let node = world.node("c-03");
+        (node.recorded_id, node.id, node.primary) = (Some(id(4)), id(88), None);
+    });
+    assert!(matches!(world.action(), Action::Reset { on } if on.id == id(88)));
+    world.everyone_forgets("c-03");
+    world.node("c-03").knows.clear();
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-03"));
+}
+
+#[test]
+fn given_an_heir_whose_pod_vanished_then_it_is_not_removed_before_its_death_is_proved() {
+    let mut world = forgotten_owner();
+    let heir = newcomer(&mut world, 1);
+    world.node(&heir).voice = Voice::Silent;
+    world.node(&heir).pod_vanished = true;
+    assert_eq!(world.plan().action, None, "it may own slots that only it shows");
+    world.node(&heir).join = Some(JoinType::Replica);
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == heir));
+}
+
+#[test]
+fn given_a_joiner_that_did_not_start_then_it_is_tried_again_after_a_pause_and_then_removed() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.nodes.remove("c-03");
+        world.everyone_forgets("c-03");
+        let name = world.add(8, 1).name.clone();
+        world.start(&name, 8);
+        world.kill(&name);
+        let node = world.node(&name);
+        (node.recorded_id, node.join) = (None, Some(JoinType::Replica));
+    });
+    let early = world.plan();
+    assert_eq!((early.action, early.reason), (None, Reason::PodNotStarting), "kept as evidence");
+    world.now = Millis(world.now.0 + 31_000);
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("not tried again") };
+    assert_eq!((nodes[0].start_attempt, nodes[0].join), (1, Some(JoinType::Replica)));
+    world.add(9, 1).start_attempt = 1;
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-08"));
+}
+
+#[test]
+fn given_slots_that_their_named_owner_denies_then_the_cluster_is_not_called_settled() {
+    let decision = world(2, 0)
+        .formed()
+        .with(|world| world.disowned = Some(("c-01".to_owned(), slots(9000, 9999))))
+        .plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::ClusterForming));
+}
