@@ -62,6 +62,10 @@ impl World {
             Event::Delete(name) => self.delete_cluster(name),
             Event::Image(tag) => self.change_image(tag),
             Event::Machine(number, lasting) => self.lose_machine(&format!("m{number}"), *lasting),
+            Event::MachineGone(number, taint) => self.lose_machine_for_good(&format!("m{number}"), *taint),
+            Event::ForceDelete(victim) => {
+                self.on_victim(*victim, "loses its Pod without grace", Self::force_delete_pod);
+            }
             Event::Kill(victim) => self.on_victim(*victim, "is killed", Self::kill),
             Event::DeletePod(victim) => {
                 self.on_victim(*victim, "loses its Pod to somebody", Self::delete_pod);
@@ -120,6 +124,12 @@ impl World {
         drop(self.api.delete::<k8s_openapi::api::core::v1::Pod>(self.now, &name, None, Some(30)));
     }
 
+    fn force_delete_pod(&mut self, id: NodeId) {
+        self.before_end(id);
+        let name = self.valkey.name(id);
+        drop(self.api.delete::<k8s_openapi::api::core::v1::Pod>(self.now, &name, None, Some(0)));
+    }
+
     fn freeze(&mut self, id: NodeId, lasting: Ms) {
         self.before_end(id);
         self.valkey.freeze(id, true);
@@ -173,8 +183,23 @@ impl World {
         self.queue.plan(at, move |world| world.raise_machine(&name));
     }
 
+    /// Once in a story, and only where others are left.
+    fn lose_machine_for_good(&mut self, name: &str, taint: bool) {
+        let machines = &mut self.kubelets.machines;
+        let left = machines.values().filter(|machine| machine.up).count();
+        let Some(machine) = machines.get_mut(name).filter(|machine| machine.up && left > 2) else { return };
+        machine.doomed = true;
+        self.say("fault", &format!("machine {name} is lost for good"));
+        self.machine_down(name);
+        let (at, name) = (self.now + 15_000, name.to_owned());
+        self.queue.plan(at, move |world| {
+            world.say("people", &format!("machine {name} is given up, tainted: {taint}"));
+            world.give_up_machine(&name, taint);
+        });
+    }
+
     fn raise_machine(&mut self, name: &str) {
-        if self.kubelets.machines.get(name).is_some_and(|machine| !machine.up) {
+        if self.kubelets.machines.get(name).is_some_and(|machine| !machine.up && !machine.doomed) {
             self.say("fault", &format!("machine {name} is back"));
             self.machine_up(name);
         }
@@ -190,7 +215,7 @@ impl World {
             self.thaw(id);
             self.mend(id);
         }
-        let down = self.kubelets.machines.iter().filter(|(_, machine)| !machine.up);
+        let down = self.kubelets.machines.iter().filter(|(_, machine)| !machine.up && !machine.doomed);
         let down: Vec<String> = down.map(|(name, _)| name.clone()).collect();
         for machine in down {
             self.raise_machine(&machine);

@@ -30,6 +30,8 @@ pub struct Scenario {
     pub twins: bool,
     /// How often calls fail while the story lasts.
     pub rates: Rates,
+    /// A person confirms deaths that nothing else proves.
+    pub confirms: bool,
     /// Clients write.
     pub writes: bool,
     /// Shards and replicas of the first cluster.
@@ -59,6 +61,10 @@ pub enum Event {
     DeletePod(Victim),
     /// A machine goes down, and comes back after some time.
     Machine(u8, Ms),
+    /// A machine goes down for good: a while later it leaves the cluster, or a person taints it.
+    MachineGone(u8, bool),
+    /// A Pod is deleted without grace: the API has it no more while its process still runs.
+    ForceDelete(Victim),
     /// A process is stopped for a time.
     Freeze(Victim, Ms),
     /// A process is cut off from peers, operator and clients for a time.
@@ -97,6 +103,7 @@ impl Scenario {
             machines: 4,
             pod_start: 2_000,
             twins: false,
+            confirms: true,
             rates: Rates::default(),
             writes: false,
             shape: (shards, replicas),
@@ -123,6 +130,7 @@ impl Scenario {
             machines: rng.u8(3..=6),
             pod_start: rng.i64(500..4_000),
             twins: rng.u8(0..4) == 0,
+            confirms: rng.bool(),
             writes: rng.bool(),
             calm_at: rng.i64(20_000..LONGEST),
             ..Self::bootstrap(seed, shape.0, shape.1)
@@ -194,7 +202,7 @@ impl Scenario {
         let victim = *rng.choice(&[Victim::Primary, Victim::Replica, Victim::Any]).unwrap_or(&Victim::Any);
         let long = rng.i64(500..20_000);
         let short = rng.i64(200..8_000);
-        match rng.u8(0..20) {
+        match rng.u8(0..22) {
             0..=5 => Event::Kill(victim),
             6 => Event::DeletePod(victim),
             7 => Event::Machine(rng.u8(0..self.machines), rng.i64(3_000..30_000)),
@@ -207,6 +215,8 @@ impl Scenario {
                 let by = *rng.choice(&[-3_600_000, -5_000, 5_000, 3_600_000]).unwrap_or(&0);
                 Event::Clock(by, short)
             }
+            20 => Event::ForceDelete(victim),
+            21 => Event::MachineGone(rng.u8(0..self.machines), rng.bool()),
             16..=18 => Event::Crash(rng.u8(0..4), rng.u64(1..60), rng.bool()),
             _ => Event::Kill(Victim::Any),
         }

@@ -1,6 +1,7 @@
 //! One run: the world and the operator's processes take turns, moment by moment, until the story is over, everything
 //! is well again, and the operator is quiet.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::clock::{Ms, START};
@@ -12,7 +13,7 @@ use crate::scenario::Scenario;
 use crate::world::{Tempo, World};
 
 /// Everything must be well again this long after the story's end, milliseconds.
-const HEALING: Ms = 240_000;
+const HEALING: Ms = 300_000;
 /// A crashed process starts again after this long, milliseconds.
 const RESTART: Ms = 1_500;
 /// Turns of all processes at one moment before something must be wrong with the simulation itself.
@@ -33,7 +34,7 @@ pub struct Failure {
 }
 
 /// What a run was like.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Summary {
     /// Virtual time from the end of the story until everything was well, milliseconds.
     pub healed_in: Ms,
@@ -43,6 +44,8 @@ pub struct Summary {
     pub calls: (u64, u64),
     /// Likewise of the first node-ctl.
     pub node_calls: (u64, u64),
+    /// Actions of all cluster-ctls by kind.
+    pub actions: BTreeMap<String, u32>,
 }
 
 /// A run.
@@ -61,6 +64,7 @@ impl Simulation {
         world.trace.live = trace;
         world.clients.active = scenario.writes;
         world.twins = scenario.twins;
+        world.confirms = scenario.confirms;
         let world = Arc::new(Mutex::new(world));
         let count = if scenario.twins { 2 } else { 1 };
         let letters = ["A", "B"].into_iter().take(count);
@@ -101,6 +105,7 @@ impl Simulation {
             ticks: first.map_or(0, ClusterCtl::ticks),
             calls: (before.0, until.0),
             node_calls: (before.1, until.1),
+            actions: self.world().audit.actions.clone(),
         })
     }
 

@@ -136,6 +136,23 @@ impl World {
         }
     }
 
+    /// A Pod is deleted by cluster-ctl: only that of a slot owner whom neither the operator nor any peer reaches, and
+    /// that has a replica with its data.
+    pub fn judge_pod_end(&mut self, name: &str, uid: &str) {
+        let Some(node) = self.valkey.in_pod(uid) else { return };
+        let cut = self.valkey.network.cut_of(node.id);
+        let silent = node.frozen || (cut.peers && cut.operator);
+        let copied = self
+            .valkey
+            .of_cluster(&node.home.cluster)
+            .any(|other| other.primary == Some(node.id) && other.stream.synced && other.id != node.id);
+        // One that came back a moment ago was decided on when it was away.
+        let lately = self.audit.hurt.get(&node.home.cluster).is_some_and(|at| self.now - at < 60_000);
+        if !copied || !(silent || lately) {
+            self.violated(format!("deletes the Pod {name}, whose process lives (copied: {copied})"));
+        }
+    }
+
     /// A Pod is deleted by node-ctl: only one whose node goes.
     pub fn judge_pod_delete(&mut self, name: &str) {
         let Some(pod) = self.api.get::<Pod>(name) else { return };

@@ -189,7 +189,10 @@ impl World {
         let Some(dead) = node.primary else { return Vec::new() };
         let (pod, name) = (&node.home.pod, self.valkey.name(dead));
         let mut words = Vec::new();
-        if self.valkey.nodes.contains_key(&dead) {
+        // One that a majority has called failed for long is succeeded by vote, dead or not.
+        let failed = node.peers.get(&dead).and_then(|peer| peer.fail);
+        let given_up = kind == FailoverKind::Force && failed.is_some_and(|since| self.now - since > CALM);
+        if self.valkey.nodes.contains_key(&dead) && !given_up {
             words.push(format!("{kind:?} on {pod} although {name} lives"));
         }
         let slots = node.slots_of(dead);

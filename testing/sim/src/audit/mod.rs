@@ -31,6 +31,8 @@ pub enum Kind {
     Create,
     /// A `ValkeyNode` is deleted.
     Delete,
+    /// The Pod of a silent primary is deleted.
+    EndPod,
     /// A lifecycle moves.
     Lifecycle,
     /// Finalizers of the cluster go.
@@ -76,6 +78,8 @@ pub struct Audit {
     pub violations: Vec<String>,
     /// Writes to the API and commands to nodes so far.
     pub writes: u64,
+    /// Actions by kind.
+    pub actions: BTreeMap<String, u32>,
     /// Commands that a stopped process will carry out when it continues.
     pub late: Vec<(NodeId, Command)>,
     ticks: BTreeMap<(String, String, u64), Tick>,
@@ -107,7 +111,8 @@ impl World {
     }
 
     /// The intent of tick `number` was recorded.
-    pub fn note_intent(&mut self, operator: &str, cluster: &str, number: u64, action: i64) {
+    pub fn note_intent(&mut self, operator: &str, (cluster, number): (&str, u64), action: i64, kind: String) {
+        *self.audit.actions.entry(kind).or_default() += 1;
         let last = self.audit.numbers.entry(cluster.to_owned()).or_default();
         if action <= *last {
             let words = format!(

@@ -62,9 +62,9 @@ fn failed(what: &'static str) -> impl FnOnce(ApiError) -> KubeError {
 
 impl Kube for SimKube {
     async fn world(&self, key: &ClusterKey) -> Result<Option<Seen>, KubeError> {
-        let (zones, menu) = {
+        let (machines, menu) = {
             let world = self.line.world();
-            (world.zones(), Arc::clone(&world.menu))
+            (world.machines(), Arc::clone(&world.menu))
         };
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cluster) = caches.clusters.get(&key.name) else { return Ok(None) };
@@ -88,7 +88,7 @@ impl Kube for SimKube {
             acl: caches.config_maps.get(&names::acl_config_map(&key.name)),
             // The modelled clusters serve plaintext.
             tls: None,
-            zones,
+            machines,
             menu,
             cluster,
         }))
@@ -147,6 +147,7 @@ impl Kube for SimKube {
         let lock = self.line.mutant() != Some(Mutant::NoLock);
         let (uid, version) = (cluster.uid(), cluster.resource_version().filter(|_| lock));
         let action = number(Some(&status)).unwrap_or_default();
+        let kind = status.last_action.as_ref().map(|last| last.kind.clone()).unwrap_or_default();
         let (line, tick, of) = (self.line.name.to_string(), self.line.tick(&name), name.clone());
         self.write("save status", (&cluster.name_any(), word), None, move |world| {
             let saved = world.api.update::<ValkeyCluster>(
@@ -160,7 +161,7 @@ impl Kube for SimKube {
                 },
             )?;
             if intent {
-                world.note_intent(&line, &of, tick, action);
+                world.note_intent(&line, (&of, tick), action, kind);
             }
             Ok(saved.as_ref().clone())
         })
@@ -252,6 +253,20 @@ impl Kube for SimKube {
         self.write("delete node", (&cluster, detail), Some(Kind::Delete), move |world| {
             world.judge_delete(&name, &uid);
             match world.api.delete::<ValkeyNode>(world.now, &name, Some(&uid), None) {
+                Err(ApiError::NotFound | ApiError::Conflict) => Ok(()),
+                done => done,
+            }
+        })
+        .await
+    }
+
+    async fn delete_pod(&self, _: &str, name: &str, uid: &str) -> Result<(), KubeError> {
+        let (name, uid) = (name.to_owned(), uid.to_owned());
+        let cluster = super::valkey::cluster_of(&name).to_owned();
+        let detail = name.clone();
+        self.write("delete Pod", (&cluster, detail), Some(Kind::EndPod), move |world| {
+            world.judge_pod_end(&name, &uid);
+            match world.api.delete::<Pod>(world.now, &name, Some(&uid), Some(30)) {
                 Err(ApiError::NotFound | ApiError::Conflict) => Ok(()),
                 done => done,
             }

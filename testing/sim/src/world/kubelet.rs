@@ -32,6 +32,14 @@ pub struct Machine {
     number: u8,
     /// It is there and its kubelet works.
     pub up: bool,
+    /// Since when its kubelet has worked.
+    pub ready_since: Ms,
+    /// Since when it has not.
+    pub down_since: Option<Ms>,
+    /// It does not come back.
+    pub doomed: bool,
+    /// A person tainted it: nothing runs there.
+    pub out_of_service: bool,
     /// When each address was given up.
     freed: BTreeMap<IpAddr, Ms>,
     used: BTreeMap<IpAddr, String>,
@@ -63,6 +71,10 @@ impl Kubelets {
             zone: format!("zone-{}", number % 3),
             number,
             up: true,
+            ready_since: crate::clock::START,
+            down_since: None,
+            doomed: false,
+            out_of_service: false,
             freed: BTreeMap::new(),
             used: BTreeMap::new(),
         };
@@ -102,6 +114,23 @@ impl World {
                 (Some(machine), true) if going && self.is_up(&machine) => self.stop(&pod, &uid),
                 (Some(_), _) => {}
             }
+        }
+        self.stop_the_unknown();
+    }
+
+    /// A kubelet ends what is no Pod any more.
+    fn stop_the_unknown(&mut self) {
+        let here: std::collections::BTreeSet<String> =
+            self.api.list::<Pod>().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+        let gone: Vec<String> = self
+            .kubelets
+            .pods
+            .iter()
+            .filter(|(uid, held)| !here.contains(*uid) && !held.stopping && self.is_up(&held.machine))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in gone {
+            self.stop(&Pod::default(), &uid);
         }
     }
 
@@ -299,8 +328,10 @@ impl World {
 
     /// A machine goes down with all that runs on it.
     pub fn machine_down(&mut self, name: &str) {
+        let now = self.now;
         if let Some(machine) = self.kubelets.machines.get_mut(name) {
             machine.up = false;
+            machine.down_since = Some(now);
         }
         let on: Vec<NodeId> = self.processes_on(name);
         for process in on {
@@ -309,10 +340,44 @@ impl World {
         }
     }
 
+    /// A machine that is lost for good leaves the cluster, or is tainted by a person; its Pods are collected.
+    pub fn give_up_machine(&mut self, name: &str, taint: bool) {
+        if taint {
+            if let Some(machine) = self.kubelets.machines.get_mut(name) {
+                machine.out_of_service = true;
+            }
+        } else {
+            self.kubelets.machines.remove(name);
+        }
+        let on: Vec<(String, Held)> = self
+            .kubelets
+            .pods
+            .iter()
+            .filter(|(_, held)| held.machine == name)
+            .map(|(uid, held)| (uid.clone(), held.clone()))
+            .collect();
+        for (uid, held) in on {
+            self.release_ip(&uid);
+            self.kubelets.pods.remove(&uid);
+            self.remove_pod(&uid, &held.name);
+        }
+        // Bound there, and never seen by its kubelet.
+        for pod in self.api.list::<Pod>() {
+            if pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name) {
+                let uid = pod.metadata.uid.clone().unwrap_or_default();
+                self.remove_pod(&uid, pod.metadata.name.as_deref().unwrap_or_default());
+            }
+        }
+    }
+
     /// It comes back: its kubelet finds the containers ended.
     pub fn machine_up(&mut self, name: &str) {
+        let now = self.now;
         if let Some(machine) = self.kubelets.machines.get_mut(name) {
             machine.up = true;
+            if machine.down_since.take().is_some_and(|since| now - since >= super::NOT_READY_AFTER) {
+                machine.ready_since = now;
+            }
         }
         let held: Vec<(String, Held)> =
             self.kubelets.pods.iter().map(|(uid, held)| (uid.clone(), held.clone())).collect();

@@ -11,6 +11,7 @@ pub mod valkey;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cluster_ctl::model::Millis;
 use cluster_ctl::ports::Menu;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::Resource;
@@ -26,6 +27,9 @@ use crate::audit::Audit;
 use crate::clock::{Ms, Queue, START};
 use crate::faults::Rates;
 use crate::trace::Trace;
+
+/// A machine whose kubelet is silent is called not Ready after this long, milliseconds.
+const NOT_READY_AFTER: Ms = 40_000;
 
 /// How quick the world is; part of a scenario.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +58,8 @@ pub struct World {
     pub clients: Clients,
     /// Two operators run side by side.
     pub twins: bool,
+    /// A person confirms deaths that nothing else proves.
+    pub confirms: bool,
     /// Pods that vanished without a record of their end, by UID, and since when.
     pub missed: BTreeMap<String, Ms>,
     /// The menu, as every cache shows it.
@@ -83,6 +89,7 @@ impl World {
             valkey,
             clients: Clients::default(),
             twins: false,
+            confirms: true,
             missed: BTreeMap::new(),
             menu: Arc::new(people::menu("9.1.2")),
             rates,
@@ -99,10 +106,20 @@ impl World {
         self.trace.line(self.now, actor, what);
     }
 
-    /// Zones of machines by name.
-    pub fn zones(&self) -> BTreeMap<String, String> {
+    /// The Kubernetes nodes as the API shows them.
+    pub fn machines(&self) -> BTreeMap<String, cluster_ctl::ports::Machine> {
         let machines = self.kubelets.machines.iter();
-        machines.map(|(name, machine)| (name.clone(), machine.zone.clone())).collect()
+        machines
+            .map(|(name, machine)| {
+                let ready = machine.down_since.is_none_or(|since| self.now - since < NOT_READY_AFTER);
+                let shown = cluster_ctl::ports::Machine {
+                    zone: Some(machine.zone.clone()),
+                    ready_since: ready.then_some(Millis(machine.ready_since)),
+                    out_of_service: machine.out_of_service,
+                };
+                (name.clone(), shown)
+            })
+            .collect()
     }
 
     /// The cluster of a Pod, and what its process may log in with; `None` while something that it mounts is missing.

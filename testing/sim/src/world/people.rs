@@ -70,6 +70,9 @@ impl World {
 
     /// A person who saw a Pod vanish without a trace confirms, a while later, that it is dead: nothing else proves it.
     pub fn confirm_dead(&mut self) {
+        if !self.confirms {
+            return;
+        }
         for node in self.api.list::<ValkeyNode>() {
             let Some(record) = node.status.as_ref().and_then(|status| status.pod.clone()) else { continue };
             let name = node.metadata.name.clone().unwrap_or_default();

@@ -8,4 +8,5 @@
 
 mod crashes;
 mod mutants;
+mod proofs;
 mod seeds;

@@ -131,7 +131,9 @@ impl Node {
         }
         self.slots
             .iter()
-            .filter(|(owner, slots)| **owner != claimant && slots.intersects(&message.slots))
+            .filter(|(owner, slots)| {
+                **owner != claimant && slots.difference(&self.unclaimed).intersects(&message.slots)
+            })
             .map(|(owner, slots)| Update { id: *owner, epoch: self.epoch_of(*owner), slots: slots.clone() })
             .filter(|update| update.epoch > message.epoch)
             .collect()
@@ -156,6 +158,9 @@ impl Node {
         if let Some(peer) = self.peers.get_mut(&sender) {
             peer.epoch = epoch;
         }
+        let given_up = self.slots_of(sender).difference(claimed);
+        let free = self.unclaimed.difference(&self.slots_of(sender)).intersection(claimed);
+        self.unclaimed = self.unclaimed.union(&given_up).difference(claimed);
         if claimed.is_empty() || self.slots.get(&sender) == Some(claimed) {
             return;
         }
@@ -164,8 +169,9 @@ impl Node {
         let mut from_primary = SlotSet::new();
         let owners: Vec<NodeId> = self.slots.keys().copied().filter(|owner| *owner != sender).collect();
         for owner in owners {
-            let lost = self.slots_of(owner).intersection(claimed);
-            if lost.is_empty() || self.epoch_of(owner) >= epoch {
+            let contested = self.slots_of(owner).intersection(claimed);
+            let lost = if self.epoch_of(owner) >= epoch { contested.intersection(&free) } else { contested };
+            if lost.is_empty() {
                 continue;
             }
             taken = taken.union(&lost);

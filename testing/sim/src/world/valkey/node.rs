@@ -67,6 +67,8 @@ pub struct Node {
     pub handshakes: Vec<Handshake>,
     /// Owners of slots in its view, itself included. No owner without a slot.
     pub slots: BTreeMap<NodeId, SlotSet>,
+    /// Slots whose owner in its view does not claim them any more: they are anybody's who does.
+    pub unclaimed: SlotSet,
     /// IDs that gossip may not bring back, and until when.
     pub banned: BTreeMap<NodeId, Ms>,
     /// Its data.
@@ -237,6 +239,7 @@ impl Node {
             peers: BTreeMap::new(),
             handshakes: Vec::new(),
             slots: BTreeMap::new(),
+            unclaimed: SlotSet::new(),
             banned: BTreeMap::new(),
             stream: Stream { id: stream_id, synced: true, ..Stream::default() },
             link: Link::default(),

@@ -1,0 +1,62 @@
+//! Primaries that nobody sees die: each story ends well without a person, and by the action that it is about.
+
+use sim::clock::Ms;
+use sim::scenario::{Event, Scenario, Victim};
+use sim::simulation::Simulation;
+
+/// A formed cluster of this size, without a person who confirms deaths, that something happens to after 30 s.
+fn story(seed: u64, shape: (u16, u16), events: &[(Ms, Event)]) -> Scenario {
+    let mut scenario = Scenario::bootstrap(seed, shape.0, shape.1);
+    scenario.writes = true;
+    scenario.confirms = false;
+    scenario.events.extend(events.iter().map(|(after, event)| (30_000 + after, event.clone())));
+    scenario.calm_at = 120_000;
+    scenario
+}
+
+/// Every story ends well; in how many the operator took an action of this kind.
+fn taken(kind: &str, stories: impl Iterator<Item = Scenario>) -> usize {
+    let ended = stories
+        .map(|story| Simulation::new(story, false).run().unwrap_or_else(|failure| panic!("{failure}")));
+    ended.filter(|summary| summary.actions.contains_key(kind)).count()
+}
+
+#[test]
+fn a_frozen_primary_for_which_nobody_can_vote_has_its_pod_ended_and_is_succeeded() {
+    let freeze = [(0, Event::Freeze(Victim::Primary, 80_000))];
+    for shape in [(1, 1), (2, 1), (2, 2)] {
+        let stories = (0..4).map(|seed| story(seed, shape, &freeze));
+        assert_eq!(taken("EndPod", stories), 4, "{shape:?}");
+    }
+}
+
+#[test]
+fn a_primary_that_comes_back_in_time_keeps_its_pod() {
+    let freeze = [(0, Event::Freeze(Victim::Primary, 15_000))];
+    assert_eq!(taken("EndPod", (0..6).map(|seed| story(seed, (2, 1), &freeze))), 0);
+}
+
+#[test]
+fn a_machine_that_is_lost_for_good_proves_the_death_of_the_primary_on_it() {
+    for taint in [false, true] {
+        let stories = (0..8).map(|seed| {
+            let machine = u8::try_from(seed % 4).unwrap();
+            story(seed, (2, 1), &[(0, Event::MachineGone(machine, taint))])
+        });
+        assert!(taken("Failover", stories) > 0, "no machine of eight carried a primary (taint {taint})");
+    }
+}
+
+#[test]
+fn a_pod_that_was_deleted_without_grace_proves_the_death_after_a_while() {
+    let delete = [(0, Event::ForceDelete(Victim::Primary))];
+    assert_eq!(taken("Failover", (0..6).map(|seed| story(seed, (2, 1), &delete))), 6);
+}
+
+#[test]
+fn a_silent_primary_whose_replica_lost_its_election_is_succeeded_by_force() {
+    // The replica that could stand reaches no voter while its election lasts.
+    let events =
+        [(0, Event::Freeze(Victim::Primary, 60_000)), (4_000, Event::Isolate(Victim::Replica, 14_500))];
+    assert!(taken("Failover", (0..12).map(|seed| story(seed, (3, 1), &events))) > 0);
+}
