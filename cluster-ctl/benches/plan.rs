@@ -107,6 +107,9 @@ fn member(number: usize, shards: u16) -> Member {
         created: Millis(0),
         start_attempt: 0,
         confirmed_dead: false,
+        machine: Some(format!("m{}", number % 50)),
+        ended_with_machine: false,
+        recorded_slots: 0,
         recorded_id: Some(id(number)),
         recorded_pod: Some(PodRecord { uid: uid.clone(), ended: None }),
         pod: Some(Pod {

@@ -81,6 +81,9 @@ enum Command {
         /// The cluster for the layers api and e2e
         #[arg(long, value_enum, default_value_t = Cluster::Local)]
         cluster: Cluster,
+        /// Tell fresh stories of the simulation for an hour, not for minutes
+        #[arg(long)]
+        nightly: bool,
         /// Arguments for the test programs, such as the name of a test
         #[arg(last = true)]
         args: Vec<String>,
@@ -150,7 +153,10 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Node { action, node } => local::node::act(&paths, action, &node)?,
         Command::Image => drop(operator_image::build_and_import(&paths)?),
-        Command::Test { layer, cluster, args } => return Ok(test_layers::run(&paths, layer, cluster, &args)),
+        Command::Test { layer, cluster, nightly, args } => {
+            let choice = test_layers::Choice { only: layer, cluster, nightly };
+            return Ok(test_layers::run(&paths, choice, &args));
+        }
         Command::Demo { cluster, image } => demo::run(&paths, cluster, image.as_deref())?,
         Command::Bench { what } => return bench::run(&paths, what),
         Command::Load { names, options } => return load::play(&paths, "planned", &names, &options),

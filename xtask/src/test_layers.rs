@@ -29,7 +29,7 @@ pub(crate) enum Layer {
     Valkey,
     /// Custom resources and permissions; needs a Kubernetes API
     Api,
-    /// The real operator against a model, from seeds; takes minutes, so only when asked for
+    /// The real operator against a model of Kubernetes and Valkey, from seeds; takes minutes, so only when asked for
     Sim,
     /// The operator as people use it; needs a Kubernetes and the operator's image
     E2e,
@@ -61,15 +61,34 @@ impl Layer {
         }
     }
 
-    /// Arguments of the test programs: end-to-end tests break nodes, which no other test may notice.
+    /// Arguments of the test programs. End-to-end tests break nodes, which no other test may notice.
     fn arguments(self) -> &'static [&'static str] {
-        if self == Self::E2e { &["--test-threads=1"] } else { &[] }
+        match self {
+            Self::E2e => &["--test-threads=1"],
+            // How many stories were told, and from which seed on.
+            Self::Sim => &["--show-output"],
+            Self::Unit | Self::Valkey | Self::Api => &[],
+        }
     }
 
     fn needs_cluster(self) -> bool {
         matches!(self, Self::Api | Self::E2e)
     }
 }
+
+/// What is run, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice {
+    /// Only this layer.
+    pub(crate) only: Option<Layer>,
+    /// The cluster for the layers that need one.
+    pub(crate) cluster: Cluster,
+    /// Fresh stories of the simulation for an hour, not for minutes.
+    pub(crate) nightly: bool,
+}
+
+/// Time for fresh stories of the simulation, seconds: in every run, and in a nightly one.
+const FRESH_SECONDS: (u32, u32) = (150, 3600);
 
 /// How a layer ended.
 #[derive(Debug, Clone)]
@@ -82,13 +101,13 @@ struct Outcome {
 
 /// Runs one layer or all. The last line that is printed is `N passed, M failed`; a layer that could not be
 /// run, or ran no test at all, counts as one failure.
-pub(crate) fn run(paths: &Paths, only: Option<Layer>, cluster: Cluster, args: &[String]) -> ExitCode {
-    let layers = only.map_or_else(|| Layer::ALL.to_vec(), |only| vec![only]);
+pub(crate) fn run(paths: &Paths, choice: Choice, args: &[String]) -> ExitCode {
+    let layers = choice.only.map_or_else(|| Layer::ALL.to_vec(), |only| vec![only]);
     let mut outcomes = Vec::new();
     for layer in layers {
         ui::line(&format!("\n== {} ==", layer.name()));
         let part = Part::start(layer.name());
-        let (counts, remark) = match run_layer(paths, layer, cluster, args) {
+        let (counts, remark) = match run_layer(paths, layer, choice, args) {
             Ok((counts, succeeded)) => judge(counts, succeeded),
             Err(error) => {
                 ui::error(&error);
@@ -131,8 +150,13 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
 }
 
 /// Prepares a layer and runs it; returns its counts and whether cargo called it a success.
-fn run_layer(paths: &Paths, layer: Layer, cluster: Cluster, args: &[String]) -> Result<(Counts, bool)> {
-    let environment = prepare(paths, layer, cluster)?;
+fn run_layer(paths: &Paths, layer: Layer, choice: Choice, args: &[String]) -> Result<(Counts, bool)> {
+    let cluster = choice.cluster;
+    let mut environment = prepare(paths, layer, cluster)?;
+    if layer == Layer::Sim {
+        let seconds = if choice.nightly { FRESH_SECONDS.1 } else { FRESH_SECONDS.0 };
+        environment.push(("SIM_SECONDS".to_owned(), seconds.to_string().into()));
+    }
     // What the API layer writes must stay as it was written: an operator that an earlier run left would answer it.
     let _paused = (layer == Layer::Api && cluster == Cluster::Local)
         .then(|| PausedOperator::pause(paths))

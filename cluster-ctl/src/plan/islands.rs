@@ -66,11 +66,14 @@ fn islands(seen: &Observed) -> Vec<Island<'_>> {
                 known.contains(&report.id) || known_by(report).any(|id| is_of(&island, id))
             });
             left = far;
-            if near.is_empty() {
+            let last = near.is_empty() || left.is_empty();
+            if !last {
+                known.extend(near.iter().flat_map(|(_, report)| known_by(report)));
+            }
+            island.extend(near);
+            if last {
                 break;
             }
-            known.extend(near.iter().flat_map(|(_, report)| known_by(report)));
-            island.extend(near);
         }
         islands.push(island);
     }

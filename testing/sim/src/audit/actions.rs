@@ -36,7 +36,9 @@ impl World {
         // A successor comes before what it replaces goes.
         let rolls = i64::from(self.rolls(cluster) || self.is_troubled(cluster));
         // Two operators may both find the place empty; what is too many goes again.
-        if self.twins || retry {
+        // Decided before an edit, done after it.
+        let edited = self.audit.edited.get(cluster).is_some_and(|at| self.now - at < 5_000);
+        if self.twins || retry || edited {
             return;
         }
         if i64::try_from(present).unwrap_or(i64::MAX) > i64::from(replicas) + rolls {

@@ -78,6 +78,8 @@ pub struct Audit {
     pub violations: Vec<String>,
     /// Writes to the API and commands to nodes so far.
     pub writes: u64,
+    /// When the size of a cluster was last edited, by cluster.
+    pub edited: BTreeMap<String, Ms>,
     /// Actions by kind.
     pub actions: BTreeMap<String, u32>,
     /// Commands that a stopped process will carry out when it continues.

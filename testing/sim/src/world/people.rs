@@ -52,6 +52,7 @@ impl World {
     /// Somebody edits the size of a cluster.
     pub fn resize_cluster(&mut self, name: &str, shards: u16, replicas: u16) {
         self.new_turn();
+        self.audit.edited.insert(name.to_owned(), self.now);
         self.say("people", &format!("edit {name}: {shards} shards with {replicas} replicas each"));
         let done = self.api.update::<ValkeyCluster>(self.now, name, None, None, |cluster| {
             cluster.spec.shards = i32::from(shards);

@@ -23,7 +23,7 @@ const CLUSTER_CTL: &[Grant] = &[
     (VALKEY, "valkeyconfigs", &["list", "watch"]),
     (VALKEY, "valkeyimages", &["list", "watch"]),
     (VALKEY, "valkeyroles", &["list", "watch"]),
-    ("", "pods", &["get", "list", "watch", "patch"]),
+    ("", "pods", &["get", "list", "watch", "patch", "delete"]),
     ("", "pods/status", &["patch"]),
     ("", "services", &["get", "list", "watch", "create", "patch"]),
     ("", "secrets", &["get", "list", "watch", "create", "patch"]),
