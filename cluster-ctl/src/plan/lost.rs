@@ -254,13 +254,16 @@ fn assign(seen: &Observed, heir: &Member, slots: SlotSet, what: &str) -> Verdict
 
 /// Why slots may still be somebody's.
 fn not_all_heard(seen: &Observed, slots: &SlotSet) -> Option<Wait> {
-    let message = if let Some(unknown) = seen.unknown() {
-        format!(
+    if let Some(unknown) = seen.unknown() {
+        let message = format!(
             "{slots} have no living owner; they are given to another when {} has answered, which may own them, or is confirmed dead with the annotation {}",
             unknown.name,
             shared::names::ANNOTATION_CONFIRMED_DEAD
-        )
-    } else if seen.slots_are_moving() {
+        );
+        // Silence is no loss: what one lost reply looks like must not be called one.
+        return Some(Wait { reason: Reason::PrimaryUnreachable, message });
+    }
+    let message = if seen.slots_are_moving() {
         format!("{slots} have no living owner; they are given to another when no slot is moving")
     } else {
         return None;

@@ -118,6 +118,12 @@ impl Replacement<'_> {
         let Some(on) = view::least_crowded(&fit, &others).and_then(view::target) else {
             return wait("waits until its new replica is published");
         };
+        // A replica of which the primary has no acknowledgement yet is not sent to another primary: right after its
+        // first sync that hung its whole process for more than a minute (9.1.2, under load).
+        let acknowledged = report.info.replicas.iter().filter(|link| link.online && link.lag <= 1).count();
+        if acknowledged < shard.replicas.len() {
+            return wait("waits until its primary hears from every replica");
+        }
         if self.seen.handed_over_lately(report.id, self.want.patience.hand_over_millis) {
             return wait("is handing over");
         }

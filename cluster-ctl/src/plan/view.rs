@@ -175,7 +175,8 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
         waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
     }
     let lost = unowned(seen).len();
-    if lost > 0 && waits.iter().all(|wait| wait.reason != Reason::ShardLost) {
+    let said = |wait: &Wait| matches!(wait.reason, Reason::ShardLost | Reason::PrimaryUnreachable);
+    if lost > 0 && seen.unknown().is_none() && !waits.iter().any(said) {
         let message = format!("{lost} slots have no owner in any view; their keys are lost");
         waits.push(Wait { reason: Reason::ShardLost, message });
     }

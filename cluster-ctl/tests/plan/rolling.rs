@@ -95,6 +95,16 @@ fn given_no_replicas_then_a_temporary_one_takes_over_and_no_copy_is_lost() {
 }
 
 #[test]
+fn given_a_replica_that_its_primary_has_not_heard_from_yet_then_the_hand_over_waits() {
+    let world = outdated(3, 0).with(|world| {
+        add_successor(world, 6, 0, "c-00");
+        world.node("c-06").unacknowledged = true;
+    });
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::Rolling));
+}
+
+#[test]
 fn given_a_successor_that_is_not_published_then_the_hand_over_waits() {
     let world = outdated(3, 0).with(|world| {
         add_successor(world, 6, 0, "c-00");

@@ -11,7 +11,7 @@ use cluster_ctl::model::{
 use cluster_ctl::plan::{plan, safety};
 use shared::api::{JoinType, Lifecycle, ValkeyNodeSpec};
 use shared::slots::{SLOT_COUNT, SlotSet, contiguous_spread};
-use shared::valkey::info::{Info, PrimaryLink, Role};
+use shared::valkey::info::{Info, PrimaryLink, ReplicaLink, Role};
 use shared::valkey::report::{ClusterInfo, NodeReport, SlotMigration};
 use shared::valkey::types::{EngineVersion, Epoch, NodeAddress, NodeFlags, NodeId, NodeLine, Offset};
 
@@ -42,6 +42,8 @@ pub(crate) struct Node {
     pub(crate) offset: i64,
     /// The link to its primary is up.
     pub(crate) link_up: bool,
+    /// Its primary has no acknowledgement of it yet.
+    pub(crate) unacknowledged: bool,
     /// Since when it is down, seconds.
     pub(crate) link_down_seconds: i64,
     /// Its replication history.
@@ -177,6 +179,7 @@ impl World {
             primary: None,
             offset: 0,
             link_up: true,
+            unacknowledged: false,
             link_down_seconds: 1,
             history: "replid".to_owned(),
             unheard_millis: None,
@@ -429,7 +432,7 @@ impl World {
                 role: if replica { Role::Replica } else { Role::Primary },
                 replication_id: node.history.clone(),
                 offset: Offset(node.offset),
-                replicas: Vec::new(),
+                replicas: self.attached(node),
                 link: replica.then(|| PrimaryLink {
                     host: String::new(),
                     port: 6379,
@@ -443,6 +446,21 @@ impl World {
             },
             migrations: Some(node.jobs.clone()),
         }
+    }
+
+    /// The replicas whose link is up; each has just acknowledged, unless its primary has not heard from it yet.
+    fn attached(&self, node: &Node) -> Vec<ReplicaLink> {
+        let replicas = self.nodes.values().filter(|other| other.primary.as_ref() == Some(&node.name));
+        replicas
+            .filter(|other| other.link_up)
+            .map(|other| ReplicaLink {
+                host: "10.0.0.1".to_owned(),
+                port: 6379,
+                online: !other.unacknowledged,
+                offset: Offset(other.offset),
+                lag: 0,
+            })
+            .collect()
     }
 
     fn line(&self, node: &Node, myself: bool, clock_seconds: u64) -> NodeLine {

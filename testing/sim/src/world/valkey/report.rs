@@ -2,7 +2,7 @@
 
 use shared::names;
 use shared::slots::SlotSet;
-use shared::valkey::info::{Info, PrimaryLink, Role};
+use shared::valkey::info::{Info, PrimaryLink, ReplicaLink, Role};
 use shared::valkey::report::{ClusterInfo, MigrationState, NodeReport, Operation, SlotMigration};
 use shared::valkey::types::{EngineVersion, Epoch, NodeAddress, NodeFlags, NodeId, NodeLine, Offset};
 
@@ -147,10 +147,25 @@ fn info(node: &Node, now: Ms) -> Info {
         role: if node.primary.is_some() { Role::Replica } else { Role::Primary },
         replication_id: format!("{:040x}", stream.id),
         offset: Offset(stream.offset),
-        replicas: Vec::new(),
+        replicas: if node.primary.is_some() { Vec::new() } else { replicas(node) },
         link: node.primary.map(|primary| link(node, primary, now)),
         tls: None,
     }
+}
+
+/// Attached replicas as far as gossip tells: the model has no connection of a replica at its primary's end.
+fn replicas(node: &Node) -> Vec<ReplicaLink> {
+    let following = |peer: &&Peer| peer.primary == Some(node.id) && peer.fail.is_none() && !peer.pfail;
+    let attached = node.peers.values().filter(following);
+    attached
+        .map(|peer| ReplicaLink {
+            host: peer.ip.map(|ip| ip.to_string()).unwrap_or_default(),
+            port: names::CLIENT_PORT,
+            online: true,
+            offset: Offset(node.stream.offset),
+            lag: 0,
+        })
+        .collect()
 }
 
 fn link(node: &Node, primary: NodeId, now: Ms) -> PrimaryLink {
