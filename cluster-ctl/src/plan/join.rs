@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shared::api::{JoinType, Lifecycle};
+use shared::slots::SLOT_COUNT;
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
@@ -78,12 +79,23 @@ fn unwanted(seen: &Observed, want: &Desired, member: &Member) -> Option<&'static
     (full && !rolling).then_some("its shard has all its members")
 }
 
-/// The member around which a new shard gathers: the lowest name, once every node of the shard answers.
+/// The member around which a new shard gathers: the lowest name, once every node of the shard answers. Replicas made for a
+/// shard whose other members died before it owned a slot count as well: while every slot has a living owner, there is
+/// nobody else whom they could be waiting for.
 fn founder<'a>(seen: &'a Observed, want: &Desired, member: &Member) -> Option<(&'a Member, &'a NodeReport)> {
-    let siblings: Vec<&Member> = seen
-        .staying()
-        .filter(|other| other.shard_index() == member.shard_index() && !other.verified_dead())
-        .filter(|other| other.join == Some(JoinType::Shard))
+    let of_shard =
+        seen.staying().filter(|other| other.shard_index() == member.shard_index() && !other.verified_dead());
+    let of_shard: Vec<&Member> = of_shard.collect();
+    let owned: u32 = shards::shards(seen).values().map(|shard| u32::from(shard.slots.len())).sum();
+    let orphaned = owned == u32::from(SLOT_COUNT)
+        && of_shard.iter().all(|other| other.spec.lifecycle == Lifecycle::Joining);
+    let siblings: Vec<&Member> = of_shard
+        .into_iter()
+        .filter(|other| match other.join {
+            Some(JoinType::Shard) => true,
+            Some(JoinType::Replica) => orphaned,
+            Some(JoinType::Primary) | None => false,
+        })
         .collect();
     if siblings.len() < want.shape.per_shard() {
         return None;

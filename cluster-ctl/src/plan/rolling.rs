@@ -3,9 +3,10 @@
 
 use shared::api::{JoinType, Lifecycle};
 use shared::valkey::commands::FailoverKind;
+use shared::valkey::info::Role;
 
 use super::outdated::is_outdated;
-use super::shards::{Shard, kept, shards};
+use super::shards::{self, Shard, kept, shards};
 use super::{Verdict, retire, start, view};
 use crate::action::{Action, Decision, Wait};
 use crate::model::{Desired, Member, Observed};
@@ -133,11 +134,31 @@ impl Replacement<'_> {
     }
 }
 
+/// A member that came back as a primary of nothing while another serves its shard: it is no replica of it, and would be
+/// counted as one.
+fn second_primary<'a>(seen: &'a Observed, shard: &Shard<'_>) -> Option<&'a Member> {
+    let of_shard = seen.reports().filter(|(member, report)| {
+        !member.deleting
+            && member.shard_index() == shard.index
+            && member.name != shard.primary.0.name
+            && member.spec.lifecycle == Lifecycle::Active
+            && report.info.role == Role::Primary
+            && shards::is_itself(member, report)
+    });
+    let idle = of_shard.filter(|(_, report)| {
+        view::slots_of(seen, report.id).is_empty() && shards::followers(seen, report.id) == 0
+    });
+    idle.map(|(member, _)| member).find(|_| !shard.slots.is_empty())
+}
+
 /// Replicas beyond the target in a shard that is not rolling. Never the only one in sync while one is wanted.
 pub(super) fn remove_excess(seen: &Observed, want: &Desired) -> Verdict {
     let target = usize::from(want.shape.replicas);
     let keep = kept(seen, want);
     for shard in shards(seen).values().filter(|shard| keep.contains(&shard.index)) {
+        if let Some(member) = second_primary(seen, shard) {
+            return retire::begin(member, Reason::Scaling, "another primary serves its shard");
+        }
         let rolling = want
             .template
             .as_ref()

@@ -98,7 +98,7 @@ fn anchors(seen: &Observed, member: &Member, report: &NodeReport) -> bool {
     followers(seen, report.id) > 0 || member.spec.lifecycle == Lifecycle::Active
 }
 
-fn followers(seen: &Observed, id: NodeId) -> usize {
+pub(crate) fn followers(seen: &Observed, id: NodeId) -> usize {
     seen.reports().filter(|(_, report)| report.myself().and_then(|line| line.primary) == Some(id)).count()
 }
 

@@ -77,6 +77,22 @@ fn given_a_new_shard_then_one_node_becomes_its_empty_primary_and_the_other_its_r
 }
 
 #[test]
+fn given_replicas_of_a_shard_that_died_before_it_owned_a_slot_then_one_of_them_founds_it_anew() {
+    let mut world = sized(world(2, 1).formed(), 3, 1);
+    for number in [4, 5] {
+        world.add(number, 2).join = Some(JoinType::Replica);
+        world.start(&format!("c-0{number}"), number);
+    }
+    assert!(matches!(world.action(), Action::Meet { others, .. } if others[0].node.name == "c-04"));
+    world.node("c-00").slots = SlotSet::new();
+    let waits = world.plan();
+    assert!(
+        !matches!(waits.action, Some(Action::Meet { .. })),
+        "a slot without owner may be theirs: {waits:?}"
+    );
+}
+
+#[test]
 fn given_an_empty_shard_in_sync_and_published_then_slots_flow_to_it() {
     let Action::MigrateSlots { source, target, slots } = with_empty_shard(3, 1).action() else {
         panic!("no migration")
@@ -201,6 +217,19 @@ fn given_fewer_replicas_wanted_then_one_excess_replica_leaves_and_never_the_last
 /// 3×2 where c-01 is the only replica of shard 0 in sync.
 fn world_with_one_synced() -> World {
     world(3, 2).formed().with(|world| world.node("c-02").link_up = false)
+}
+
+#[test]
+fn given_a_member_that_came_back_as_a_primary_of_nothing_then_it_goes_and_a_replica_is_made() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.all_published();
+        world.node("c-03").primary = None;
+    });
+    assert!(matches!(world.action(), Action::MarkLeaving { node } if node.name == "c-03"));
+    world.nodes.remove("c-03");
+    world.everyone_forgets("c-03");
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("no replica") };
+    assert_eq!(nodes[0].spec.shard_index, 1);
 }
 
 #[test]
