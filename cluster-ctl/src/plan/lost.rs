@@ -233,6 +233,11 @@ fn make_heir(seen: &Observed, want: &Desired, index: u16, lost: &str) -> Verdict
 fn raise_epoch(seen: &Observed, heir: &Member, report: &NodeReport, what: &str) -> Option<Verdict> {
     let none_yet = report.nodes.len() == 1 && report.myself().is_some_and(|line| line.epoch.0 == 0);
     let target = view::target(heir).filter(|_| none_yet)?;
+    if let Some(unknown) = seen.unknown() {
+        // It may have the very epoch that looks free: one was given in the last tick, and its reply lost in this one.
+        let message = format!("{} {what} when {} has answered, whose epoch counts", heir.name, unknown.name);
+        return Some(Verdict::wait(Reason::PrimaryUnreachable, message));
+    }
     let epoch = Epoch(seen.highest_epoch().0 + 1);
     let message = format!("{} {what} at epoch {epoch}", heir.name);
     let action = Action::SetConfigEpochs { epochs: vec![(target, epoch)] };

@@ -105,6 +105,28 @@ fn given_two_lost_shards_then_each_gets_a_primary_that_takes_the_slots_over_and_
 }
 
 #[test]
+fn given_an_heir_whose_reply_is_lost_then_no_epoch_is_given_that_it_may_have_already() {
+    let mut world = world(6, 0).formed().with(|world| {
+        world.kill("c-02");
+        world.kill("c-04");
+    });
+    for (number, shard) in [(8, 2), (9, 4)] {
+        world.add(number, shard).join = Some(JoinType::Primary);
+        world.start(&format!("c-0{number}"), number);
+    }
+    let given = |world: &World| match world.plan().action {
+        Some(Action::SetConfigEpochs { epochs }) => Some((epochs[0].0.node.name.clone(), epochs[0].1.0)),
+        _ => None,
+    };
+    assert_eq!(given(&world), Some(("c-08".to_owned(), 7)));
+    world.node("c-08").epoch = 7;
+    world.silence("c-08", None);
+    assert_eq!(given(&world), None);
+    world.node("c-08").voice = Voice::Answers;
+    assert_ne!(given(&world).map(|(_, epoch)| epoch), Some(7));
+}
+
+#[test]
 fn given_a_successor_that_learned_of_the_others_by_itself_then_it_makes_room_for_another() {
     let mut world = world(3, 0).formed().with(|world| world.kill("c-01"));
     let name = newcomer(&mut world, 1);
