@@ -99,8 +99,11 @@ impl Cluster {
     pub async fn until_healthy(&self) -> Result<()> {
         self.until("healthy", |report| {
             let linked = report.info.link.as_ref().is_none_or(|link| link.up && !link.sync_in_progress);
-            let healthy = report.cluster.ok && report.cluster.slots_ok == 16384 && linked;
-            healthy.then_some(()).ok_or_else(|| format!("{:?} {:?}", report.cluster, report.info.link))
+            // A primary calls a replica online when it has heard from it, up to a second after the link is up.
+            let heard = report.info.replicas.iter().all(|replica| replica.online);
+            let healthy = report.cluster.ok && report.cluster.slots_ok == 16384 && linked && heard;
+            let seen = || format!("{:?} {:?} {:?}", report.cluster, report.info.link, report.info.replicas);
+            healthy.then_some(()).ok_or_else(seen)
         })
         .await
     }
