@@ -193,6 +193,8 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
         waits.push(Wait { reason: Reason::Retiring, message });
     }
     waits.extend(want.notices.iter().cloned());
+    // The cause before what follows from it: with passwords that no node knows nobody is heard.
+    waits.sort_by_key(|wait| wait.reason != Reason::AuthSecretChanged);
     if let Some(words) = seen.objects.foreign() {
         waits.push(Wait { reason: Reason::ObjectNotOwned, message: words.to_owned() });
     }

@@ -251,3 +251,15 @@ fn given_slots_that_their_named_owner_denies_then_the_cluster_is_not_called_sett
         .plan();
     assert_eq!((decision.action, decision.reason), (None, Reason::ClusterForming));
 }
+
+#[test]
+fn given_passwords_that_no_node_knows_then_they_are_told_and_not_the_silence_that_follows() {
+    let world = world(1, 1).formed().with(|world| {
+        for node in world.nodes.values_mut() {
+            node.voice = Voice::AuthRejected;
+        }
+        world.want.notices.push(cluster_ctl::desired::unknown_passwords());
+    });
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::AuthSecretChanged));
+}
