@@ -397,14 +397,11 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     fn authorities(&self, key: &ClusterKey, world: &World, material: &Material) -> Option<Arc<str>> {
         let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
         let secret = world.cluster.spec.tls.as_ref()?.secret_ref.as_str();
-        let usable =
-            material.check(secret, &key.name, &key.namespace).is_ok_and(|it| it.unusable().is_none());
-        let authorities = material.authorities();
-        match authorities.as_ref().filter(|_| usable) {
-            Some(authorities) => self.memory.keep_authorities(key, uid, authorities),
-            None => return self.memory.authorities(key, uid).or(authorities),
-        }
-        authorities
+        let Some(usable) = material.usable_authorities(secret, &key.name, &key.namespace) else {
+            return self.memory.authorities(key, uid).or_else(|| material.authorities());
+        };
+        self.memory.keep_authorities(key, uid, &usable);
+        Some(usable)
     }
 
     /// `count` node names that no node of the cluster has.

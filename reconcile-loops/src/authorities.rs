@@ -46,19 +46,14 @@ impl TlsSecrets {
         secret: &ObjectKey,
         material: &Material,
     ) -> Option<Arc<str>> {
-        let usable = material.check(&secret.name, &cluster.key.0.name, &cluster.key.0.namespace);
-        let authorities = material.authorities();
         let mut known = self.usable.lock().unwrap_or_else(PoisonError::into_inner);
-        match &authorities {
-            Some(pem) if usable.is_ok_and(|valid| valid.unusable().is_none()) => {
-                known.insert(cluster.key.clone(), (cluster.uid.clone(), Arc::clone(pem)));
-                authorities
-            }
-            _ => match known.get(&cluster.key) {
-                Some((uid, pem)) if *uid == cluster.uid => Some(Arc::clone(pem)),
-                _ => authorities,
-            },
-        }
+        let of = &cluster.key.0;
+        let Some(usable) = material.usable_authorities(&secret.name, &of.name, &of.namespace) else {
+            let last = known.get(&cluster.key).filter(|(uid, _)| *uid == cluster.uid);
+            return last.map(|(_, pem)| Arc::clone(pem)).or_else(|| material.authorities());
+        };
+        known.insert(cluster.key.clone(), (cluster.uid.clone(), Arc::clone(&usable)));
+        Some(usable)
     }
 
     /// Drops what belongs to none of these clusters.

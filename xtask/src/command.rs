@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,12 @@ pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
         .status()
         .with_context(|| format!("start {}", words(command)))?;
     if status.success() { Ok(()) } else { Err(failure(command, &status.to_string(), log)) }
+}
+
+/// Runs a command to its end, its output shown; its success is the exit code.
+pub(crate) fn exit_code(command: &mut Command) -> Result<ExitCode> {
+    let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs a command and returns what it printed to standard output, without blanks at the ends.

@@ -9,9 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::builds::{self, Key};
 use crate::command;
-use crate::kubeconfig::Cluster;
 use crate::paths::Paths;
-use crate::test_layers::{self, Layer};
+use crate::test_layers;
 use crate::ui::{self, Part};
 
 /// What all of them take.
@@ -28,7 +27,7 @@ pub(crate) struct Options {
 /// Plays the named scenarios, or all of `kind`.
 pub(crate) fn play(paths: &Paths, kind: &str, names: &[String], options: &Options) -> Result<ExitCode> {
     if names == ["list"] {
-        return run(tool(paths).arg("list"));
+        return command::exit_code(tool(paths).arg("list"));
     }
     // Built before Kubernetes is touched: it takes minutes the first time.
     build(paths)?;
@@ -39,7 +38,7 @@ pub(crate) fn play(paths: &Paths, kind: &str, names: &[String], options: &Option
     } else {
         load.args(names)
     };
-    run(with(paths, &mut load, options))
+    command::exit_code(with(paths, &mut load, options))
 }
 
 /// Breaks something at random for some minutes.
@@ -47,7 +46,7 @@ pub(crate) fn soak(paths: &Paths, minutes: u64, options: &Options) -> Result<Exi
     build(paths)?;
     let mut load = prepared(paths)?;
     load.args(["soak", "--minutes", &minutes.to_string()]);
-    run(with(paths, &mut load, options))
+    command::exit_code(with(paths, &mut load, options))
 }
 
 fn build(paths: &Paths) -> Result<()> {
@@ -57,7 +56,7 @@ fn build(paths: &Paths) -> Result<()> {
 }
 
 fn prepared(paths: &Paths) -> Result<Command> {
-    let environment = test_layers::prepare(paths, Layer::E2e, Cluster::Local)?;
+    let environment = test_layers::local_environment(paths)?;
     let mut load = tool(paths);
     load.envs(environment);
     match other_client(paths) {
@@ -95,9 +94,4 @@ fn with<'a>(paths: &Paths, load: &'a mut Command, options: &Options) -> &'a mut 
     ui::line(&format!("results go to {}", folder.display()));
     load.arg("--out").arg(folder);
     load.args(["--seed", &options.seed.to_string(), "--rate", &options.rate.to_string()])
-}
-
-fn run(load: &mut Command) -> Result<ExitCode> {
-    let status = load.status().context("start the load tool")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -21,7 +21,7 @@ mod ui;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::kubeconfig::Cluster;
@@ -171,6 +171,5 @@ fn run(command: Command) -> Result<ExitCode> {
 fn generate(paths: &Paths, check: bool) -> Result<ExitCode> {
     let mut cargo = command::cargo(paths);
     cargo.args(["run", "--quiet", "--package", "gen", "--"]).args(check.then_some("--check"));
-    let status = cargo.status().context("start cargo run --package gen")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    command::exit_code(&mut cargo)
 }

@@ -238,7 +238,7 @@ pub(crate) fn local_environment(paths: &Paths) -> Result<Vec<(String, PathBuf)>>
 }
 
 /// Brings up what the layer needs and returns the environment that tells its tests about it.
-pub(crate) fn prepare(paths: &Paths, layer: Layer, cluster: Cluster) -> Result<Vec<(String, PathBuf)>> {
+fn prepare(paths: &Paths, layer: Layer, cluster: Cluster) -> Result<Vec<(String, PathBuf)>> {
     let mut environment = vec![("VALKEY_OPERATOR_CACHE".to_owned(), paths.cache().to_owned())];
     if matches!(layer, Layer::Unit | Layer::Sim) {
         return Ok(environment);

@@ -86,8 +86,7 @@ fn founder<'a>(seen: &'a Observed, want: &Desired, member: &Member) -> Option<(&
     let of_shard =
         seen.staying().filter(|other| other.shard_index() == member.shard_index() && !other.verified_dead());
     let of_shard: Vec<&Member> = of_shard.collect();
-    let owned: u32 = shards::shards(seen).values().map(|shard| u32::from(shard.slots.len())).sum();
-    let orphaned = owned == u32::from(SLOT_COUNT)
+    let orphaned = view::claimed(seen).len() == SLOT_COUNT
         && of_shard.iter().all(|other| other.spec.lifecycle == Lifecycle::Joining);
     let siblings: Vec<&Member> = of_shard
         .into_iter()

@@ -47,7 +47,7 @@ fn replace(seen: &Observed, want: &Desired, id: NodeId, dead: &Member) -> Verdic
         return Verdict::wait(Reason::PrimaryUnreachable, message);
     }
     // First of all: one that still follows the dead owner could be elected after its slots were given away.
-    if let Some(on) = followers(seen, id).find_map(|(member, _)| view::target(member)) {
+    if let Some(on) = view::followers(seen, id).find_map(|(member, _)| view::target(member)) {
         let message = format!("{} never had a copy of the lost {}, resetting it", on.node.name, dead.name);
         return Verdict::act(Decision::act(Action::Reset { on }, Reason::ShardLost, message));
     }
@@ -132,7 +132,7 @@ pub(super) fn release_followers(seen: &Observed, _want: &Desired) -> Verdict {
     }
     for member in seen.members.values().filter(|member| member.verified_dead()) {
         let Some(id) = member.id().filter(|id| view::slots_of(seen, *id).is_empty()) else { continue };
-        let follower = followers(seen, id).find_map(|(follower, _)| view::target(follower));
+        let follower = view::followers(seen, id).find_map(|(follower, _)| view::target(follower));
         if let Some(on) = follower {
             let message = format!(
                 "{} follows {}, which is dead and owned nothing: resetting it",
@@ -154,11 +154,6 @@ pub(super) fn reset_again(seen: &Observed, _want: &Desired) -> Verdict {
         let message = format!("resetting {} again: others still know it", on.node.name);
         Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message))
     })
-}
-
-/// Answering replicas of `id`.
-fn followers(seen: &Observed, id: NodeId) -> impl Iterator<Item = (&Member, &NodeReport)> {
-    seen.reports().filter(move |(_, report)| report.myself().and_then(|line| line.primary) == Some(id))
 }
 
 /// The node of the shard that can take slots over: alone and empty. Of several the one that was begun with, so that
@@ -201,7 +196,7 @@ fn clear_the_place(seen: &Observed, index: u16) -> Option<Verdict> {
         let why = "it joined its lost shard without the slots";
         return Some(retire::begin(member, Reason::ShardLost, why));
     }
-    if followers(seen, report.id).next().is_some() {
+    if view::followers(seen, report.id).next().is_some() {
         return None;
     }
     let on = view::target(member)?;
@@ -268,12 +263,8 @@ fn not_all_heard(seen: &Observed, slots: &SlotSet) -> Option<Wait> {
         // Silence is no loss: what one lost reply looks like must not be called one.
         return Some(Wait { reason: Reason::PrimaryUnreachable, message });
     }
-    let message = if seen.slots_are_moving() {
-        format!("{slots} have no living owner; they are given to another when no slot is moving")
-    } else {
-        return None;
-    };
-    Some(Wait { reason: Reason::ShardLost, message })
+    let message = format!("{slots} have no living owner; they are given to another when no slot is moving");
+    seen.slots_are_moving().then_some(Wait { reason: Reason::ShardLost, message })
 }
 
 /// A member of the shard, by record or by any view, that is neither dead nor answering.

@@ -32,7 +32,7 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
                     format!("{} is Leaving and does not answer", member.name),
                 );
             };
-            if !view::slots_of(seen, id).is_empty() || replicated(seen, member) {
+            if !view::slots_of(seen, id).is_empty() || view::followers(seen, id).next().is_some() {
                 // Promoted after it was marked: rolling treats it as an outdated primary.
                 continue;
             }
@@ -85,8 +85,4 @@ fn delete(member: &Member, why: &str) -> Verdict {
     let message = format!("removing {}: {why}", member.name);
     let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
     Verdict::act(Decision::act(action, Reason::Retiring, message))
-}
-
-fn replicated(seen: &Observed, member: &Member) -> bool {
-    seen.reports().any(|(_, report)| report.myself().and_then(|line| line.primary) == member.recorded_id)
 }

@@ -119,8 +119,8 @@ impl Replacement<'_> {
         let Some(on) = view::least_crowded(&fit, &others).and_then(view::target) else {
             return wait("waits until its new replica is published");
         };
-        // A replica of which the primary has no acknowledgement yet is not sent to another primary: right after its
-        // first sync that hung its whole process for more than a minute (9.1.2, under load).
+        // A link is up for a replica up to a second before its primary has heard from it; only then is it known how far
+        // it lags, which is what a hand-over waits for.
         let acknowledged = report.info.replicas.iter().filter(|link| link.online && link.lag <= 1).count();
         if acknowledged < shard.replicas.len() {
             return wait("waits until its primary hears from every replica");
@@ -137,18 +137,20 @@ impl Replacement<'_> {
 /// A member that came back as a primary of nothing while another serves its shard: it is no replica of it, and would be
 /// counted as one.
 fn second_primary<'a>(seen: &'a Observed, shard: &Shard<'_>) -> Option<&'a Member> {
-    let of_shard = seen.reports().filter(|(member, report)| {
+    if shard.slots.is_empty() {
+        return None;
+    }
+    let idle = seen.reports().find(|(member, report)| {
         !member.deleting
             && member.shard_index() == shard.index
             && member.name != shard.primary.0.name
             && member.spec.lifecycle == Lifecycle::Active
             && report.info.role == Role::Primary
             && shards::is_itself(member, report)
+            && view::slots_of(seen, report.id).is_empty()
+            && view::followers(seen, report.id).next().is_none()
     });
-    let idle = of_shard.filter(|(_, report)| {
-        view::slots_of(seen, report.id).is_empty() && shards::followers(seen, report.id) == 0
-    });
-    idle.map(|(member, _)| member).find(|_| !shard.slots.is_empty())
+    idle.map(|(member, _)| member)
 }
 
 /// Replicas beyond the target in a shard that is not rolling. Never the only one in sync while one is wanted.

@@ -7,7 +7,6 @@ use shared::api::Lifecycle;
 use shared::slots::SlotSet;
 use shared::valkey::info::Role;
 use shared::valkey::report::{NodeReport, SlotMigration};
-use shared::valkey::types::NodeId;
 
 use super::view;
 use crate::model::{Desired, Member, Observed, sync_state};
@@ -74,7 +73,7 @@ fn primaries(seen: &Observed) -> Vec<(&Member, &NodeReport)> {
         .collect();
     primaries.sort_by_key(|(member, report)| {
         let slots = report.myself().map_or(0, |line| line.slots.len());
-        (Reverse(slots), Reverse(followers(seen, report.id)), member.name.clone())
+        (Reverse(slots), Reverse(view::followers(seen, report.id).count()), member.name.clone())
     });
     primaries
 }
@@ -95,11 +94,7 @@ pub(crate) fn lingers(seen: &Observed, member: &Member) -> bool {
 
 /// A slotless primary that its shard gathers around: it has followers or is Active.
 fn anchors(seen: &Observed, member: &Member, report: &NodeReport) -> bool {
-    followers(seen, report.id) > 0 || member.spec.lifecycle == Lifecycle::Active
-}
-
-pub(crate) fn followers(seen: &Observed, id: NodeId) -> usize {
-    seen.reports().filter(|(_, report)| report.myself().and_then(|line| line.primary) == Some(id)).count()
+    view::followers(seen, report.id).next().is_some() || member.spec.lifecycle == Lifecycle::Active
 }
 
 /// The shard indices that members stand for, by record: a lost primary does not make its shard go.

@@ -25,7 +25,8 @@ pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
             None => departed(seen, id),
         };
         let answers = seen.reports().any(|(_, report)| report.id == id);
-        if !dead || answers || !view::slots_of(seen, id).is_empty() || replicated(seen, id) {
+        let replicated = view::followers(seen, id).next().is_some();
+        if !dead || answers || replicated || !view::slots_of(seen, id).is_empty() {
             continue;
         }
         let on: Vec<Target> = seen
@@ -165,10 +166,4 @@ fn slot_owners(seen: &Observed) -> Vec<NodeId> {
     owners.sort_unstable();
     owners.dedup();
     owners
-}
-
-/// Whether any answering node replicates `id`.
-fn replicated(seen: &Observed, id: NodeId) -> bool {
-    seen.reports()
-        .any(|(_, report)| report.id != id && report.myself().and_then(|line| line.primary) == Some(id))
 }

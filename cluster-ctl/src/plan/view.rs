@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shared::slots::{SLOT_COUNT, SlotSet};
+use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
 use crate::action::{Decision, NodeRef, Pace, Target, Wait};
@@ -61,6 +62,11 @@ pub(crate) fn slots_of_shard(seen: &Observed, index: u16) -> SlotSet {
     let members = seen.staying().filter(|member| member.shard_index() == index);
     let of_members = members.filter_map(|member| owners.get(&member.id()?));
     of_members.flat_map(|slots| slots.ranges().iter().copied()).collect()
+}
+
+/// Answering members that replicate `id`.
+pub(crate) fn followers(seen: &Observed, id: NodeId) -> impl Iterator<Item = (&Member, &NodeReport)> {
+    seen.reports().filter(move |(_, report)| report.myself().and_then(|line| line.primary) == Some(id))
 }
 
 /// Whether any answering member other than itself lists `id`.

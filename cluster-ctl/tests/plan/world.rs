@@ -1,7 +1,7 @@
 //! A truth to plan on: nodes with their Pods, slots and acquaintances; views are rendered from it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use cluster_ctl::action::{Action, Decision};
 use cluster_ctl::model::{
@@ -98,6 +98,18 @@ pub(crate) fn id(byte: u8) -> NodeId {
     NodeId::from_bytes([byte; 20])
 }
 
+/// The ID of node `number`: of one byte for the first 254, which tests name.
+fn numbered_id(number: usize) -> NodeId {
+    u8::try_from(number + 1).map_or_else(
+        |_| {
+            let mut bytes = [0; 20];
+            bytes[..8].copy_from_slice(&number.to_be_bytes());
+            NodeId::from_bytes(bytes)
+        },
+        id,
+    )
+}
+
 pub(crate) fn template() -> ValkeyNodeSpec {
     ValkeyNodeSpec {
         cluster_name: "c".to_owned(),
@@ -172,7 +184,7 @@ impl World {
             pod_vanished: false,
             unrecorded_pod: false,
             voice: Voice::Silent,
-            id: id(u8::try_from(number + 1).unwrap()),
+            id: numbered_id(number),
             epoch: 0,
             slots: SlotSet::new(),
             slots_unseen: false,
@@ -500,10 +512,9 @@ fn line(id: NodeId, flags: NodeFlags) -> NodeLine {
 }
 
 pub(crate) fn pod(name: &str, number: usize) -> Pod {
-    let octet = u8::try_from(number + 1).unwrap();
     Pod {
         uid: format!("pod-{name}"),
-        ip: Some(IpAddr::from([10, 0, 0, octet])),
+        ip: Some(IpAddr::from(Ipv4Addr::from_bits(0x0a00_0001 + u32::try_from(number).unwrap()))),
         machine: Some(format!("m{number}")),
         zone: None,
         deleting: false,

@@ -219,6 +219,13 @@ impl Material {
         self.authorities.clone()
     }
 
+    /// The text of ca.crt if nodes can serve with all of it; otherwise they keep what they had, and so must whoever
+    /// verifies them.
+    pub fn usable_authorities(&self, secret: &str, cluster: &str, namespace: &str) -> Option<Arc<str>> {
+        let valid = self.check(secret, cluster, namespace).ok()?;
+        self.authorities().filter(|_| valid.unusable().is_none())
+    }
+
     /// The certificate that nodes are to serve, DER.
     pub fn leaf(&self) -> Option<&[u8]> {
         match &self.content {

@@ -9,6 +9,9 @@ use anyhow::{Context as _, Result, ensure};
 /// Where the local Kubernetes has its nodes' cgroups: version 1 (any controller has them), then version 2.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup/memory/vkop", "/sys/fs/cgroup/vkop"];
 
+/// Clock ticks in a second of /proc/PID/stat; the same on every Linux of our architectures.
+const TICKS: f64 = 100.0;
+
 /// A process of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
@@ -36,6 +39,20 @@ impl Process {
     /// It has ended.
     pub fn resident_memory(&self) -> Result<u64> {
         self.status_kib("VmRSS:")
+    }
+
+    /// Processor time since its start, in seconds: user and system time of /proc/PID/stat.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn processor_seconds(&self) -> Result<f64> {
+        let path = format!("/proc/{}/stat", self.pid);
+        let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        // The second field is the name in brackets; the times are the fields 14 and 15.
+        let rest = stat.rsplit_once(')').context("no name")?.1;
+        let ticks = rest.split_whitespace().skip(11).take(2).map(str::parse::<u32>);
+        Ok(f64::from(ticks.sum::<Result<u32, _>>().context("no number")?) / TICKS)
     }
 
     fn status_kib(&self, field: &str) -> Result<u64> {

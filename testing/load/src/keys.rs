@@ -123,12 +123,7 @@ pub fn tags() -> Vec<String> {
 
 /// The slot of a hash tag: CRC16 (XMODEM) modulo 16384.
 pub fn slot_of_tag(tag: &str) -> u16 {
-    let crc = tag.bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-        })
-    });
-    crc % SLOT_COUNT
+    crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOT_COUNT
 }
 
 fn spread(index: usize, count: usize) -> u16 {

@@ -1,7 +1,6 @@
 //! What is measured of the operator: memory and processor time of its programs, requests, and the time from an edit to
 //! its effect.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -16,8 +15,6 @@ use test_e2e::objects::text;
 use test_e2e::processes::{self, Process};
 use test_e2e::{Kind, Objects, Operator, say};
 
-/// Clock ticks in a second of /proc/PID/stat; the same on every Linux of our architectures.
-const TICKS: f64 = 100.0;
 const MIB: u64 = 1024 * 1024;
 /// Longest wait for one edit to take effect.
 const EDIT_WITHIN: Duration = Duration::from_mins(1);
@@ -69,18 +66,8 @@ impl Programs {
 
     /// Processor seconds of each since its start.
     fn processor(&self) -> Result<Vec<f64>> {
-        self.0.iter().map(processor_seconds).collect()
+        self.0.iter().map(Process::processor_seconds).collect()
     }
-}
-
-fn processor_seconds(process: &Process) -> Result<f64> {
-    let path = format!("/proc/{}/stat", process.pid);
-    let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    // The second field is the name in brackets; user and system time are the fields 14 and 15.
-    let rest = stat.rsplit_once(')').context("no name")?.1;
-    let ticks = rest.split_whitespace().skip(11).take(2).map(str::parse::<u32>);
-    let ticks = ticks.sum::<Result<u32, _>>().context("no number")?;
-    Ok(f64::from(ticks) / TICKS)
 }
 
 /// Watches the operator do nothing for `time`: its requests and its processor time.

@@ -6,7 +6,7 @@ mod bootstrap;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Subcommand;
 
 use crate::command;
@@ -56,6 +56,5 @@ pub(crate) fn run(paths: &Paths, what: What) -> Result<ExitCode> {
         }
         What::Plan => drop(cargo.args(["bench", "--quiet", "--package", "cluster-ctl", "--bench", "plan"])),
     }
-    let status = cargo.status().context("start cargo")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    command::exit_code(&mut cargo)
 }
