@@ -3,13 +3,14 @@
 //! Each event is in its cache before it wakes a cluster, so that a tick never sees less than what woke it. Decides
 //! nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, NodeSpec, NodeStatus, Pod, PodSpec, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -25,6 +26,9 @@ use crate::kube_api::cluster_of_labels;
 use crate::model::Millis;
 use crate::ports::{ClusterKey, Machine, Menu, World};
 
+/// The label by which an EndpointSlice names its Service.
+const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
+
 /// A stream of clusters to look at.
 pub type Wakes = BoxStream<'static, Result<ObjectRef<ValkeyCluster>, watcher::Error>>;
 
@@ -35,6 +39,7 @@ pub struct Caches {
     nodes: Store<ValkeyNode>,
     pods: Store<Pod>,
     services: Store<Service>,
+    endpoint_slices: Store<EndpointSlice>,
     secrets: Store<Secret>,
     /// All Secrets, metadata: a TLS Secret carries no label of ours.
     tls_secrets: Store<PartialObjectMeta<Secret>>,
@@ -64,6 +69,9 @@ impl Caches {
         let (pods, pod_events) = watch::<Pod>(&watches, Api::all(client.clone()), ours.clone(), trim_pod);
         let (services, service_events) =
             watch::<Service>(&watches, Api::all(client.clone()), ours.clone(), |_| {});
+        // Kubernetes copies the labels of a Service to its `EndpointSlice`s (1.27 to 1.36).
+        let (endpoint_slices, slice_events) =
+            watch::<EndpointSlice>(&watches, Api::all(client.clone()), ours.clone(), |_| {});
         let (secrets, secret_events) = watch::<Secret>(&watches, Api::all(client.clone()), ours, |_| {});
         let (tls_secrets, tls_events) = watch::<PartialObjectMeta<Secret>>(
             &watches,
@@ -89,6 +97,7 @@ impl Caches {
             nodes,
             pods,
             services,
+            endpoint_slices,
             secrets,
             tls_secrets,
             config_maps,
@@ -104,6 +113,7 @@ impl Caches {
             by_label(node_events),
             by_label(pod_events),
             by_label(service_events),
+            by_label(slice_events),
             by_label(secret_events),
             by_label(map_events),
             tls_events.map_ok(move |secret| of_secret.users_of_secret(&secret)).boxed(),
@@ -134,6 +144,7 @@ impl Caches {
             })
             .collect();
         Some(World {
+            published: self.published(key),
             service: self.services.get(&ObjectRef::new(&names::service(&key.name)).within(&key.namespace)),
             auth: self.secrets.get(&ObjectRef::new(&names::auth_secret(&key.name)).within(&key.namespace)),
             acl: self
@@ -151,6 +162,17 @@ impl Caches {
             nodes,
             pods,
         })
+    }
+
+    /// UIDs of the Pods that the `EndpointSlice`s of the cluster's Service show as ready.
+    fn published(&self, key: &ClusterKey) -> BTreeSet<String> {
+        let (namespace, service) = (Some(key.namespace.as_str()), names::service(&key.name));
+        let of_service = |slice: &Arc<EndpointSlice>| {
+            let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_OF_SLICE));
+            slice.metadata.namespace.as_deref() == namespace && label == Some(&service)
+        };
+        let slices = self.endpoint_slices.state().into_iter().filter(of_service);
+        slices.flat_map(|slice| ready_pods(&slice).map(str::to_owned).collect::<Vec<_>>()).collect()
     }
 
     /// The version of a Secret, as far as the watch has seen it.
@@ -269,6 +291,14 @@ fn by_label<K: Resource + Send + Sync + 'static>(
             key.into_iter().map(|key| ObjectRef::new(&key.name).within(&key.namespace)).collect()
         })
         .boxed()
+}
+
+/// UIDs of the Pods behind the ready addresses of a slice; an address of which nothing is said counts as ready.
+fn ready_pods(slice: &EndpointSlice) -> impl Iterator<Item = &str> {
+    let ready = slice.endpoints.iter().filter(|endpoint| {
+        endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)
+    });
+    ready.filter_map(|endpoint| endpoint.target_ref.as_ref()?.uid.as_deref())
 }
 
 /// Of a Pod's spec only the machine is used.

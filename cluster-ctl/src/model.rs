@@ -176,6 +176,7 @@ pub struct Ending {
 
 /// A Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a Pod")]
 pub struct Pod {
     /// UID.
     pub uid: String,
@@ -193,8 +194,10 @@ pub struct Pod {
     pub container: Container,
     /// The scheduler's words while it cannot place the pod.
     pub unschedulable: Option<String>,
-    /// Readiness gate: published to clients.
+    /// Readiness gate: a member that clients may be sent to.
     pub joined: bool,
+    /// An EndpointSlice of the Service shows it as ready: clients find it by its name.
+    pub published: bool,
     /// Value of the role label.
     pub role_label: Option<String>,
 }

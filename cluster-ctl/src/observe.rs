@@ -216,6 +216,7 @@ fn read_pod(pod: &core::Pod, node: &ValkeyNode, world: &World, now: Millis) -> O
         unschedulable,
         joined: conditions()
             .any(|condition| condition.type_ == names::READINESS_GATE && condition.status == "True"),
+        published: pod.metadata.uid.as_ref().is_some_and(|uid| world.published.contains(uid)),
         role_label: pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_ROLE).cloned()),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! The real ones are in `kube_api` and `valkey_api`. A port does what it is told and decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
@@ -73,6 +73,8 @@ pub struct World {
     pub nodes: Vec<Arc<ValkeyNode>>,
     /// Pods with the cluster's labels in its namespace, by name.
     pub pods: BTreeMap<String, Arc<Pod>>,
+    /// UIDs of the Pods that the `EndpointSlice`s of its Service show as ready: DNS answers for them.
+    pub published: BTreeSet<String>,
     /// The object named like its Service, whoever owns it.
     pub service: Option<Arc<Service>>,
     /// The object named like its auth Secret, whoever owns it.

@@ -52,6 +52,8 @@ pub enum Reason {
     ClusterForming,
     /// Members become Active.
     CompletingJoin,
+    /// The Service does not show every member as ready yet: DNS does not answer for its name.
+    Publishing,
     /// A node is being replaced.
     ReplacingNode,
     /// A member of the shard is gone for good and is being forgotten by the others.
@@ -149,6 +151,7 @@ impl Reason {
             Self::ReplicasSyncing => "ReplicasSyncing",
             Self::ClusterForming => "ClusterForming",
             Self::CompletingJoin => "CompletingJoin",
+            Self::Publishing => "Publishing",
             Self::ReplacingNode => "ReplacingNode",
             Self::ForgettingNode => "ForgettingNode",
             Self::AwaitingFailover => "AwaitingFailover",

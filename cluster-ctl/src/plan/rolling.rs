@@ -111,7 +111,7 @@ impl Replacement<'_> {
             .synced()
             .map(|(member, _)| member)
             .filter(|member| !(self.goes)(member))
-            .filter(|member| member.pod.as_ref().is_some_and(|pod| pod.joined && !pod.deleting))
+            .filter(|member| member.pod.as_ref().is_some_and(|pod| pod.published && !pod.deleting))
             .collect();
         let all = shards(self.seen);
         let others: Vec<&Member> =

@@ -177,7 +177,7 @@ fn not_ready(receiver: &Shard<'_>, want: &Desired) -> Option<String> {
     if !report.cluster.ok {
         return Some(format!("{} does not report cluster_state:ok yet", member.name));
     }
-    let published = |member: &crate::model::Member| member.pod.as_ref().is_some_and(|pod| pod.joined);
+    let published = |member: &crate::model::Member| member.pod.as_ref().is_some_and(|pod| pod.published);
     let hidden = receiver.members().find(|(member, _)| !published(member));
     hidden.map(|(member, _)| format!("{} is not published yet", member.name))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use shared::api::Lifecycle;
 use shared::slots::{SLOT_COUNT, SlotSet};
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
@@ -175,6 +176,19 @@ pub(crate) fn strangers(member: &Member, ours: &BTreeSet<NodeId>) -> Vec<NodeId>
         .unwrap_or_default()
 }
 
+/// Active members whose names DNS does not answer for yet: a client that is sent to one of them fails.
+fn unpublished(seen: &Observed) -> Option<Wait> {
+    let hidden = |member: &&Member| {
+        let found = member.pod.as_ref().is_some_and(|pod| pod.published);
+        member.spec.lifecycle == Lifecycle::Active && member.report().is_some() && !found
+    };
+    let names: Vec<&str> = seen.staying().filter(hidden).map(|member| member.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        let message = format!("waiting until the Service shows {} as ready", names.join(", "));
+        Wait { reason: Reason::Publishing, message }
+    })
+}
+
 /// The decision of a tick in which no rule acts.
 pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Decision {
     if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
@@ -198,6 +212,7 @@ pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Dec
         let message = format!("waiting until the Pods of {} are gone", going.join(", "));
         waits.push(Wait { reason: Reason::Retiring, message });
     }
+    waits.extend(unpublished(seen));
     waits.extend(want.notices.iter().cloned());
     // The cause before what follows from it: with passwords that no node knows nobody is heard.
     waits.sort_by_key(|wait| wait.reason != Reason::AuthSecretChanged);

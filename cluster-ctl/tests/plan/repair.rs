@@ -17,6 +17,16 @@ fn given_a_settled_cluster_then_nothing_is_done() {
 }
 
 #[test]
+fn given_a_member_that_the_service_does_not_show_then_the_cluster_is_not_settled() {
+    let mut world = world(3, 1).formed();
+    let name = world.name(4);
+    world.node(&name).pod.as_mut().unwrap().published = false;
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::Publishing));
+    assert!(decision.message.contains(&name), "{}", decision.message);
+}
+
+#[test]
 fn given_a_dead_primary_and_a_majority_then_its_replica_is_elected_at_once() {
     let world = world(3, 1).formed().with(|world| world.kill("c-02"));
     let Action::Failover { kind, on, from } = world.action() else { panic!("no failover") };
@@ -123,6 +133,8 @@ fn given_a_replacement_then_it_is_introduced_attached_and_activated_step_by_step
     world.node("c-08").link_up = true;
     assert!(matches!(world.action(), Action::Activate { nodes, .. } if nodes[0].name == "c-08"));
     world.node("c-08").spec.lifecycle = Lifecycle::Active;
+    assert_eq!(world.plan().reason, Reason::Publishing);
+    world.all_published();
     assert_eq!(world.plan().reason, Reason::Settled);
 }
 
@@ -160,7 +172,10 @@ fn given_a_container_that_kubernetes_lost_sight_of_then_that_proves_no_death() {
 
 #[test]
 fn given_a_pod_on_a_new_address_then_identity_is_still_the_node_id() {
-    let world = world(3, 1).formed().with(|world| world.node("c-02").pod = Some(pod("c-02", 77)));
+    let world = world(3, 1).formed().with(|world| {
+        world.node("c-02").pod = Some(pod("c-02", 77));
+        world.all_published();
+    });
     assert_eq!(world.plan().reason, Reason::Settled);
 }
 

@@ -108,7 +108,7 @@ fn given_a_replica_that_its_primary_has_not_heard_from_yet_then_the_hand_over_wa
 fn given_a_successor_that_is_not_published_then_the_hand_over_waits() {
     let world = outdated(3, 0).with(|world| {
         add_successor(world, 6, 0, "c-00");
-        world.node("c-06").pod.as_mut().unwrap().joined = false;
+        world.node("c-06").pod.as_mut().unwrap().published = false;
     });
     assert_eq!(world.plan().action, None);
 }

@@ -121,8 +121,9 @@ fn given_a_new_primary_that_does_not_serve_yet_then_no_slot_flows() {
 
 #[test]
 fn given_a_member_that_is_not_published_then_no_slot_flows() {
-    let decision =
-        with_empty_shard(3, 1).with(|world| world.node("c-06").pod.as_mut().unwrap().joined = false).plan();
+    let decision = with_empty_shard(3, 1)
+        .with(|world| world.node("c-06").pod.as_mut().unwrap().published = false)
+        .plan();
     assert_eq!((decision.action, decision.reason), (None, Reason::Scaling));
 }
 

@@ -285,6 +285,7 @@ impl World {
         for node in world.nodes.values_mut() {
             node.spec.lifecycle = Lifecycle::Active;
         }
+        world.all_published();
         world
     }
 
@@ -330,7 +331,7 @@ impl World {
 
     pub(crate) fn all_published(&mut self) {
         for pod in self.nodes.values_mut().filter_map(|node| node.pod.as_mut()) {
-            pod.joined = true;
+            (pod.joined, pod.published) = (true, true);
         }
     }
 
@@ -522,6 +523,7 @@ pub(crate) fn pod(name: &str, number: usize) -> Pod {
         container: Container::Running,
         unschedulable: None,
         joined: false,
+        published: false,
         role_label: None,
     }
 }

@@ -50,6 +50,11 @@ fn service(cluster: &Deployed<'_>) -> String {
     shared::names::service_host(&cluster.name, &cluster.scene.name)
 }
 
+/// Where a Pod says whether it is a primary or a replica.
+fn role_pointer() -> String {
+    format!("/metadata/labels/{}", shared::names::LABEL_ROLE.replace('/', "~1"))
+}
+
 /// Writes numbered keys as a client that follows redirections; all must be taken.
 async fn write_keys(cluster: &Deployed<'_>) {
     let (host, options) = (service(cluster), cluster.client_options());
@@ -102,8 +107,10 @@ async fn a_tls_cluster_forms_speaks_nothing_else_and_sends_clients_to_names_that
         assert!(!said.contains("PONG"), "{ip} answers in plaintext: {said}");
     }
     serves(&cluster, &issued, &authority.pem()).await;
-    // Redirections name members, and whoever is behind a name proves it.
-    let ip = addresses.values().next().unwrap();
+    // Redirections name members, and whoever is behind a name proves it: a replica sends to all three primaries.
+    let pods = cluster.list(Kind::POD).await.unwrap();
+    let replica = pods.iter().find(|pod| text(pod, &role_pointer()) == "replica").unwrap();
+    let ip = &addresses[name(replica)];
     let options = cluster.client_options();
     let asked = format!("for i in $(seq {KEYS}); do valkey-cli -h {ip} {options} GET key:$i; done");
     let said = scene.run(&asked).await.unwrap();
@@ -111,7 +118,7 @@ async fn a_tls_cluster_forms_speaks_nothing_else_and_sends_clients_to_names_that
         .lines()
         .filter_map(|line| line.strip_prefix("MOVED ")?.split(' ').nth(1)?.strip_suffix(":6379"))
         .collect();
-    assert_eq!(hosts.len(), 2, "{said}");
+    assert_eq!(hosts.len(), 3, "{said}");
     let login = cluster.operator_login().await.unwrap();
     for host in hosts {
         let pod = addresses.keys().find(|pod| cluster.host_of(pod) == host).unwrap();
@@ -279,7 +286,7 @@ async fn a_new_cluster_waits_for_its_secret_and_while_it_is_invalid_no_pod_is_ma
     let words = format!("TLS Secret \"certificate\" not found in namespace \"{}\"", scene.name);
     cluster.until("to be Invalid", SHOWN, |it| text(it, "/status/message") == words).await.unwrap();
     let pods = cluster.list(Kind::POD).await.unwrap();
-    let role = format!("/metadata/labels/{}", shared::names::LABEL_ROLE.replace('/', "~1"));
+    let role = role_pointer();
     let victim = pods.iter().find(|pod| text(pod, &role) == "primary").unwrap();
     scene.objects.delete(Kind::POD, name(victim), Propagation::Background).await.unwrap();
     eventually("the replica to serve", Duration::from_secs(30), || async {

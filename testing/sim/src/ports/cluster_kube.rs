@@ -1,5 +1,6 @@
 //! [`cluster_ctl::ports::Kube`] with the modelled API server behind it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cluster_ctl::build;
@@ -80,8 +81,12 @@ impl Kube for SimKube {
         let pods = nodes
             .iter()
             .filter_map(|node| Some((node.name_any(), caches.pods.get(&node.name_any()).map(see)?)));
+        let pods: BTreeMap<String, Arc<Pod>> = pods.collect();
+        // The model's Service shows at once what the gate says.
+        let published = pods.values().filter(|pod| gate_is_open(pod)).filter_map(|pod| pod.uid()).collect();
         Ok(Some(Seen {
-            pods: pods.collect(),
+            pods,
+            published,
             nodes,
             service: caches.services.get(&names::service(&key.name)),
             auth: caches.secrets.get(&names::auth_secret(&key.name)),
@@ -331,6 +336,11 @@ impl Kube for SimKube {
         // An event that is not written is no trouble.
         drop(self.write("event", (&cluster.name_any(), detail), None, |_| Ok(())).await);
     }
+}
+
+fn gate_is_open(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|it| it.type_ == names::READINESS_GATE && it.status == "True")
 }
 
 fn set_gate(pod: &mut Pod, joined: bool) {

@@ -26,6 +26,7 @@ const CLUSTER_CTL: &[Grant] = &[
     ("", "pods", &["get", "list", "watch", "patch", "delete"]),
     ("", "pods/status", &["patch"]),
     ("", "services", &["get", "list", "watch", "create", "patch"]),
+    ("discovery.k8s.io", "endpointslices", &["list", "watch"]),
     ("", "secrets", &["get", "list", "watch", "create", "patch"]),
     ("", "configmaps", &["get", "list", "watch", "create", "patch"]),
     ("", "nodes", &["list", "watch"]),
