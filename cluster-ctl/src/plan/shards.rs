@@ -7,6 +7,7 @@ use shared::api::Lifecycle;
 use shared::slots::SlotSet;
 use shared::valkey::info::Role;
 use shared::valkey::report::{NodeReport, SlotMigration};
+use shared::valkey::types::NodeId;
 
 use super::view;
 use crate::model::{Desired, Member, Observed, sync_state};
@@ -45,14 +46,16 @@ impl<'a> Shard<'a> {
 
 /// The shards of members that stay, by index. A shard whose primary does not answer is not among them.
 pub(crate) fn shards(seen: &Observed) -> BTreeMap<u16, Shard<'_>> {
+    let mut following: BTreeMap<NodeId, Vec<(&Member, &NodeReport)>> = BTreeMap::new();
+    for (member, report) in seen.reports().filter(|(_, report)| report.info.role == Role::Replica) {
+        if let Some(primary) = report.myself().and_then(|line| line.primary) {
+            following.entry(primary).or_default().push((member, report));
+        }
+    }
     let mut shards = BTreeMap::new();
     for (member, report) in primaries(seen) {
         let slots = report.myself().map(|line| line.slots.clone()).unwrap_or_default();
-        let replicas = seen
-            .reports()
-            .filter(|(_, other)| other.info.role == Role::Replica)
-            .filter(|(_, other)| other.myself().and_then(|line| line.primary) == Some(report.id))
-            .collect();
+        let replicas = following.get(&report.id).cloned().unwrap_or_default();
         let shard = Shard { index: member.shard_index(), primary: (member, report), replicas, slots };
         shards.entry(shard.index).or_insert(shard);
     }
@@ -71,7 +74,7 @@ fn primaries(seen: &Observed) -> Vec<(&Member, &NodeReport)> {
             report.myself().is_some_and(|line| !line.slots.is_empty()) || anchors(seen, member, report)
         })
         .collect();
-    primaries.sort_by_key(|(member, report)| {
+    primaries.sort_by_cached_key(|(member, report)| {
         let slots = report.myself().map_or(0, |line| line.slots.len());
         (Reverse(slots), Reverse(view::followers(seen, report.id).count()), member.name.clone())
     });

@@ -2,9 +2,12 @@
 //!
 //! Every rule here works from proof of death or from a majority of views; silence alone decides nothing.
 
+use std::collections::BTreeSet;
+
 use shared::api::{JoinType, Lifecycle};
 use shared::slots::{SLOT_COUNT, SlotSet};
-use shared::valkey::types::NodeId;
+use shared::valkey::report::NodeReport;
+use shared::valkey::types::{NodeId, NodeLine};
 
 use super::{Verdict, shards, start, view};
 use crate::action::{Action, Decision, Target};
@@ -15,11 +18,7 @@ use crate::words::Reason;
 /// forgotten on every live node at once: the engine itself sends MEET to a silent address, and the address may be
 /// given to another cluster's pod (measured on 8.1 and 9.1).
 pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
-    let listed = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| !line.flags.handshake);
-    let mut ids: Vec<NodeId> = listed.map(|line| line.id).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    for id in ids {
+    for id in doubted(seen) {
         let dead = match seen.member_by_id(id) {
             Some(member) => member.verified_dead() || was_reset(member) || failed_for_majority(seen, id),
             None => departed(seen, id),
@@ -44,6 +43,19 @@ pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
     Verdict::Pass
 }
 
+/// IDs that could be dead: some view doubts that they live, or their member is known to be gone. With n nodes there are
+/// n² lines, nearly all of nodes in good health.
+fn doubted(seen: &Observed) -> BTreeSet<NodeId> {
+    let lines = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| !line.flags.handshake);
+    let by_views = lines.filter(|line| is_doubted(line)).map(|line| line.id);
+    let gone = seen.members.values().filter(|member| member.verified_dead() || was_reset(member));
+    by_views.chain(gone.filter_map(Member::id)).collect()
+}
+
+fn is_doubted(line: &NodeLine) -> bool {
+    line.flags.fail || line.flags.pfail || line.flags.noaddr
+}
+
 /// It answers under another ID than the one on record: nobody will ever answer under that one again.
 fn was_reset(member: &Member) -> bool {
     member.report().is_some_and(|report| !shards::is_itself(member, report))
@@ -51,7 +63,7 @@ fn was_reset(member: &Member) -> bool {
 
 /// An ID of no member that no view holds for alive: a member that was removed while this view was away.
 fn departed(seen: &Observed, id: NodeId) -> bool {
-    seen.lines_of(id).all(|line| line.flags.fail || line.flags.pfail || line.flags.noaddr)
+    seen.lines_of(id).all(is_doubted)
 }
 
 /// The objects of the dead go last, when no live view lists them.
@@ -147,23 +159,11 @@ pub(super) fn orphaned_slots(seen: &Observed, id: NodeId) -> SlotSet {
 
 /// A majority of the slot-holding primaries flags `id` as failed, by vote (`fail`), not by suspicion (`fail?`).
 pub(super) fn failed_for_majority(seen: &Observed, id: NodeId) -> bool {
-    let primaries = slot_owners(seen);
-    let flagging = seen
-        .reports()
-        .filter(|(_, report)| primaries.contains(&report.id))
-        .filter(|(_, report)| report.line(id).is_some_and(|line| line.flags.fail))
-        .count();
-    flagging > primaries.len() / 2
-}
-
-fn slot_owners(seen: &Observed) -> Vec<NodeId> {
-    let mut owners: Vec<NodeId> = seen
-        .reports()
-        .flat_map(|(_, report)| &report.nodes)
-        .filter(|line| !line.slots.is_empty())
-        .map(|line| line.id)
-        .collect();
-    owners.sort_unstable();
-    owners.dedup();
-    owners
+    let flags = |report: &NodeReport| report.line(id).is_some_and(|line| line.flags.fail);
+    if !seen.reports().any(|(_, report)| flags(report)) {
+        return false;
+    }
+    let primaries = view::owners(seen);
+    let voting = seen.reports().filter(|(_, report)| primaries.contains_key(&report.id) && flags(report));
+    voting.count() > primaries.len() / 2
 }

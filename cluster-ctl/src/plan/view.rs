@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use shared::api::Lifecycle;
 use shared::slots::{SLOT_COUNT, SlotSet};
 use shared::valkey::report::NodeReport;
-use shared::valkey::types::NodeId;
+use shared::valkey::types::{NodeId, NodeLine};
 
 use crate::action::{Decision, NodeRef, Pace, Target, Wait};
 use crate::model::{Answer, Container, Desired, Member, Observed};
@@ -35,12 +35,17 @@ pub(crate) fn slots_of(seen: &Observed, id: NodeId) -> SlotSet {
 /// Every slot owner that any view shows, with all slots that any view gives it.
 pub(crate) fn owners(seen: &Observed) -> BTreeMap<NodeId, SlotSet> {
     let mut owners: BTreeMap<NodeId, SlotSet> = BTreeMap::new();
-    let lines = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| !line.slots.is_empty());
-    for line in lines {
-        let known = owners.entry(line.id).or_default();
-        if *known != line.slots {
-            *known = known.union(&line.slots);
+    // Views are ordered by ID and mostly agree: what repeats the view before it says nothing new.
+    let mut before: &[NodeLine] = &[];
+    for (_, report) in seen.reports() {
+        for (number, line) in report.nodes.iter().enumerate().filter(|(_, line)| !line.slots.is_empty()) {
+            let repeated = before.get(number).is_some_and(|it| it.id == line.id && it.slots == line.slots);
+            if !repeated {
+                let known = owners.entry(line.id).or_default();
+                *known = known.union(&line.slots);
+            }
         }
+        before = &report.nodes;
     }
     owners
 }
