@@ -137,13 +137,13 @@ pub enum Action {
         /// Whether the whole cluster goes: then owned slots do not hold a node back.
         cluster_deleted: bool,
     },
-    /// Delete the Pod of a silent primary, with its normal grace: so that its process is proved to have ended.
+    /// Delete the Pod of a silent member, with its normal grace: so that its process is proved to have ended.
     EndPod {
         /// The node.
         node: NodeRef,
         /// UID of its Pod.
         pod_uid: String,
-        /// The primary.
+        /// The member: a primary with a copy, or one that owns nothing and that everybody has forgotten.
         id: NodeId,
     },
     /// Remove our finalizers from the auth Secret and, last, from the `ValkeyCluster`.

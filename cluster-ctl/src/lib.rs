@@ -22,6 +22,7 @@ pub mod ports;
 pub mod publish;
 pub mod reconcile;
 pub mod rotation;
+pub mod silence;
 pub mod status;
 pub mod tell;
 pub mod upkeep;

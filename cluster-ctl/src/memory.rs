@@ -1,6 +1,6 @@
 //! What is remembered of clusters between ticks. Losing it costs a wait or a repeated message, never safety.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ struct Entry {
     others: Option<(i64, Duration)>,
     /// What was seen of machines whose Pods fell silent, by the UID of the Pod, and since when, by uptime.
     facts: BTreeMap<String, (Fact, Duration)>,
+    /// Pods whose servers are silent, by UID, and since when, by uptime.
+    silent: BTreeMap<String, Duration>,
     /// What was told last.
     told: Option<(Reason, String)>,
     /// Warnings beside it that were told and still hold.
@@ -122,6 +124,24 @@ impl Memory {
             .collect();
         let aged = entry.facts.iter();
         aged.map(|(pod, (fact, since))| (pod.clone(), (*fact, now.saturating_sub(*since)))).collect()
+    }
+
+    /// For how long each of these Pods has been silent without an answer in between.
+    pub fn silences(
+        &self,
+        key: &ClusterKey,
+        silent: BTreeSet<String>,
+        now: Duration,
+    ) -> BTreeMap<String, Duration> {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        let before = std::mem::take(&mut entry.silent);
+        let since = |pod: String| {
+            let since = before.get(&pod).copied().unwrap_or(now);
+            (pod, since)
+        };
+        entry.silent = silent.into_iter().map(since).collect();
+        entry.silent.iter().map(|(pod, since)| (pod.clone(), now.saturating_sub(*since))).collect()
     }
 
     /// The role of `from` was given to a replica at `at`.

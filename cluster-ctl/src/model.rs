@@ -150,6 +150,8 @@ pub struct Member {
     pub pod_vanished: bool,
     /// What its server said in this tick.
     pub answer: Answer,
+    /// For how long its running server has not answered, as far as this process has seen it, milliseconds.
+    pub silent_millis: i64,
 }
 
 /// The set-once record of a node's Pod.

@@ -169,6 +169,7 @@ fn read_member(node: &ValkeyNode, world: &World, now: Millis) -> Member {
         pod: world.pods.get(&name).and_then(|pod| read_pod(pod, node, world, now)),
         pod_vanished: false,
         answer: Answer::NotAsked,
+        silent_millis: 0,
         name,
     }
 }

@@ -55,6 +55,7 @@ const REPAIR: &[Rule] = &[
     lost::release_followers,
     lost::reset_again,
     stability::remove_dead,
+    stability::end_hung,
     stability::restore_members,
     islands::introduce,
     join::finish_joins,

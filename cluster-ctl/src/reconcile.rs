@@ -24,6 +24,7 @@ use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
 use crate::publish::{self, Publication};
 use crate::rotation;
+use crate::silence;
 use crate::status;
 use crate::tell::{tell_action, tell_rotation, tell_wait, tell_warnings};
 use crate::upkeep::rotation::{Rotated, RotationError};
@@ -141,6 +142,8 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         }
         let facts = machines::facts(&seen, &world.machines);
         machines::prove(&mut seen, &self.memory.lasting(key, facts, self.host.uptime()));
+        let silent = silence::silent_pods(&seen);
+        silence::mark(&mut seen, &self.memory.silences(key, silent, self.host.uptime()));
         self.restore_secret(&world, &seen, passwords.as_ref()).await?;
         let Prepared { want, publication, rotation } =
             self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;

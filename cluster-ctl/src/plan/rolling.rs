@@ -7,7 +7,7 @@ use shared::valkey::info::Role;
 
 use super::outdated::is_outdated;
 use super::shards::{self, Shard, kept, shards};
-use super::{Verdict, retire, start, view};
+use super::{Verdict, retire, stability, start, view};
 use crate::action::{Action, Decision, Wait};
 use crate::model::{Desired, Member, Observed};
 use crate::words::Reason;
@@ -99,7 +99,8 @@ impl Replacement<'_> {
     fn present(&self, shard: &Shard<'_>) -> usize {
         let of_shard = self.seen.staying().filter(|member| member.shard_index() == shard.index);
         of_shard
-            .filter(|member| member.spec.lifecycle != Lifecycle::Leaving && !member.verified_dead())
+            .filter(|member| member.spec.lifecycle != Lifecycle::Leaving)
+            .filter(|member| !stability::is_missing(self.seen, self.want, member))
             .filter(|member| member.name == shard.primary.0.name || self.serves(member))
             .count()
     }

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use shared::api::Lifecycle;
-use shared::slots::SlotSet;
+use shared::slots::{SLOT_COUNT, SlotSet};
 use shared::valkey::commands::FailoverKind;
+use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
 use crate::action::{Action, NodeRef};
@@ -312,5 +313,12 @@ fn check_end_pod(id: NodeId, pod_uid: &str, seen: &Observed) -> Result<(), Viola
     let followed = seen
         .reports()
         .any(|(_, report)| report.nodes.iter().any(|line| line.flags.myself && line.primary == Some(id)));
-    if silent && !heard && followed { Ok(()) } else { Err(Violation::DeposesLiving { id }) }
+    let lists =
+        |report: &NodeReport| report.nodes.iter().any(|line| line.id == id || line.primary == Some(id));
+    let own =
+        |report: &NodeReport| report.nodes.iter().find(|line| line.id == report.id).map(|it| it.slots.len());
+    let taken: u16 = seen.reports().filter_map(|(_, report)| own(report)).fold(0, u16::saturating_add);
+    let owes = member.is_none_or(|member| member.recorded_slots > 0) && taken < SLOT_COUNT;
+    let idle = !owes && !seen.reports().any(|(_, report)| lists(report));
+    if silent && !heard && (followed || idle) { Ok(()) } else { Err(Violation::DeposesLiving { id }) }
 }

@@ -10,7 +10,7 @@ use shared::valkey::report::NodeReport;
 use shared::valkey::types::{NodeId, NodeLine};
 
 use super::{Verdict, shards, start, view};
-use crate::action::{Action, Decision, Target};
+use crate::action::{Action, Decision, Target, Wait};
 use crate::model::{Desired, Member, Observed};
 use crate::words::Reason;
 
@@ -119,13 +119,57 @@ pub(super) fn restore_members(seen: &Observed, want: &Desired) -> Verdict {
 
 /// A member that counts as lost: proved dead; or flagged `fail` by a majority and silent for long, while another
 /// primary serves its shard. If it comes back it is one too many.
-fn is_missing(seen: &Observed, want: &Desired, member: &Member) -> bool {
+pub(super) fn is_missing(seen: &Observed, want: &Desired, member: &Member) -> bool {
     if member.verified_dead() {
         return true;
     }
     let Some(id) = member.id().filter(|_| member.report().is_none()) else { return false };
+    if is_forgotten(seen, member, id) {
+        return member.silent_millis > want.patience.node_loss_millis;
+    }
     let long = outage(seen, id).is_some_and(|millis| millis > want.patience.node_loss_millis);
     long && failed_for_majority(seen, id) && view::slots_of(seen, id).is_empty()
+}
+
+/// Nobody lists or follows it any more, what it owned has been taken over, and the primary of its shard serves.
+fn is_forgotten(seen: &Observed, member: &Member, id: NodeId) -> bool {
+    let of_shard = |other: &Member, report: &NodeReport| {
+        other.shard_index() == member.shard_index() && report.myself().is_some_and(|it| !it.slots.is_empty())
+    };
+    (member.recorded_slots == 0 || view::claimed(seen).len() == SLOT_COUNT)
+        && !view::listed_by_others(seen, id)
+        && view::followers(seen, id).next().is_none()
+        && seen.reports().any(|(other, report)| of_shard(other, report))
+}
+
+/// A member whose process runs, answers nobody and was forgotten by all is of no use to anybody and holds its place: its
+/// Pod is ended, so that it is replaced. Seen with 9.1.2: a fresh replica hung for minutes when it was sent to a new
+/// primary, and its port went on accepting connections.
+pub(super) fn end_hung(seen: &Observed, want: &Desired) -> Verdict {
+    let mut waits = Vec::new();
+    for member in seen.staying().filter(|member| member.silent_millis > 0 && !member.verified_dead()) {
+        let (Some(pod), Some(id)) = (member.pod.as_ref(), member.recorded_id) else { continue };
+        if pod.overdue || !is_forgotten(seen, member, id) {
+            continue;
+        }
+        let name = &member.name;
+        if pod.deleting {
+            let message = view::terminating_words(member);
+            waits.push(Wait { reason: Reason::PodTerminating, message });
+        } else if member.silent_millis > want.patience.node_loss_millis {
+            let message = format!(
+                "{name} has answered nobody for {} s and was forgotten by all: ending its Pod, so that it is replaced",
+                member.silent_millis / 1000
+            );
+            let action = Action::EndPod { node: view::node_ref(member), pod_uid: pod.uid.clone(), id };
+            return Verdict::act(Decision::act(action, Reason::ReplacingNode, message).with_waits(waits));
+        } else {
+            let message =
+                format!("{name} answers nobody and was forgotten by all; its Pod is ended if that lasts");
+            waits.push(Wait { reason: Reason::ReplacingNode, message });
+        }
+    }
+    if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
 /// How long `id` has not answered those that flag it as failed, milliseconds, by the clock of the last that heard of it.

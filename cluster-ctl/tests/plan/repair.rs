@@ -312,3 +312,42 @@ fn given_slots_that_no_view_assigns_then_the_cluster_is_not_called_settled() {
         .plan();
     assert_eq!(decision.reason, Reason::ShardLost);
 }
+
+/// A replica that hangs: it answers nobody, and everybody has forgotten it.
+fn hung(millis: i64) -> crate::world::World {
+    world(3, 1).formed().with(|world| {
+        world.silence("c-03", None);
+        world.everyone_forgets("c-03");
+        world.node("c-03").silent_millis = millis;
+    })
+}
+
+#[test]
+fn given_a_hung_replica_that_all_have_forgotten_then_its_pod_is_ended_after_the_patience() {
+    let early = hung(29_000).plan();
+    assert_eq!((early.action, early.reason), (None, Reason::ReplacingNode));
+    let Action::EndPod { node, pod_uid, .. } = hung(31_000).action() else { panic!("not ended") };
+    assert_eq!((node.name.as_str(), pod_uid.as_str()), ("c-03", "pod-c-03"));
+    let going = hung(31_000).with(|world| world.node("c-03").pod.as_mut().unwrap().deleting = true);
+    assert!(matches!(going.action(), Action::CreateNodes { nodes, .. } if nodes[0].spec.shard_index == 1));
+}
+
+#[test]
+fn given_a_hung_member_that_somebody_lists_or_whose_slots_nobody_took_over_then_its_pod_is_not_ended() {
+    let listed = hung(600_000).with(|world| {
+        world.node("c-00").knows.insert("c-03".to_owned());
+    });
+    let owner = hung(600_000).with(|world| {
+        world.node("c-03").recorded_slots = 1;
+        world.node("c-04").slots = shared::slots::SlotSet::new();
+    });
+    for world in [listed, owner] {
+        assert!(!matches!(world.plan().action, Some(Action::EndPod { .. })), "{:?}", world.plan());
+    }
+}
+
+#[test]
+fn given_a_hung_member_whose_slots_were_taken_over_then_its_pod_is_ended() {
+    let world = hung(31_000).with(|world| world.node("c-03").recorded_slots = 1);
+    assert!(matches!(world.action(), Action::EndPod { .. }));
+}

@@ -50,6 +50,7 @@ pub(crate) struct Node {
     pub(crate) history: String,
     /// Nobody has heard of it for so long, milliseconds.
     pub(crate) unheard_millis: Option<u64>,
+    pub(crate) silent_millis: i64,
     pub(crate) keys: u64,
     pub(crate) knows: BTreeSet<String>,
     /// IDs that it knows and that are nobody's of this truth.
@@ -195,6 +196,7 @@ impl World {
             link_down_seconds: 1,
             history: "replid".to_owned(),
             unheard_millis: None,
+            silent_millis: 0,
             keys: 0,
             knows: BTreeSet::new(),
             strangers: Vec::new(),
@@ -389,6 +391,7 @@ impl World {
             recorded_slots: node.recorded_slots,
             pod: node.pod.clone(),
             pod_vanished: node.pod_vanished,
+            silent_millis: node.silent_millis,
             answer: match node.voice {
                 Voice::Answers => Answer::Said(Box::new(self.report(node))),
                 Voice::Silent => Answer::Silent("connection refused".to_owned()),

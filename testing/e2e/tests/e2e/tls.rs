@@ -387,7 +387,7 @@ async fn a_killed_pod_is_replaced_slots_move_and_a_renamed_secret_rolls_all_over
     renamed.hold(&issued, &authority.pem()).await.unwrap();
     let before: BTreeSet<String> = cluster.lives().await.unwrap().into_keys().collect();
     cluster.edit(&tls::spec("renamed")).await.unwrap();
-    // 25 s as a rule; a fresh replica that hangs holds the roll until the kubelet ends it (known defects).
+    // 25 s as a rule; a fresh replica that hangs holds the roll for more than a minute (known defects).
     cluster.settled(Duration::from_mins(10)).await.unwrap();
     let after: BTreeSet<String> = cluster.lives().await.unwrap().into_keys().collect();
     assert!(before.is_disjoint(&after), "{before:?} {after:?}");

@@ -138,8 +138,8 @@ impl World {
         }
     }
 
-    /// A Pod is deleted by cluster-ctl: only that of a slot owner whom neither the operator nor any peer reaches, and
-    /// that has a replica with its data.
+    /// A Pod is deleted by cluster-ctl: only that of a member whom neither the operator nor any peer reaches, and that
+    /// owns nothing or has a replica with its data.
     pub fn judge_pod_end(&mut self, name: &str, uid: &str) {
         let Some(node) = self.valkey.in_pod(uid) else { return };
         let cut = self.valkey.network.cut_of(node.id);
@@ -150,7 +150,9 @@ impl World {
             .any(|other| other.primary == Some(node.id) && other.stream.synced && other.id != node.id);
         // One that came back a moment ago was decided on when it was away.
         let lately = self.audit.hurt.get(&node.home.cluster).is_some_and(|at| self.now - at < 60_000);
-        if !copied || !(silent || lately) {
+        let others = || self.valkey.of_cluster(&node.home.cluster).filter(|other| other.id != node.id);
+        let idle = others().next().is_some() && others().all(|other| other.slots_of(node.id).is_empty());
+        if !(copied || idle) || !(silent || lately) {
             self.violated(format!("deletes the Pod {name}, whose process lives (copied: {copied})"));
         }
     }
