@@ -17,6 +17,7 @@ use crate::action::{Action, NewNode, NodeRef, Target};
 use crate::build;
 use crate::model::{Millis, Observed};
 use crate::observe::Access;
+use crate::plan::failover;
 use crate::ports::{
     Check, ClusterKey, ClusterObject, Command, Kube, KubeError, PodUpkeep, SendError, Server, ServerTls,
     Valkey, World,
@@ -160,13 +161,7 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
                 let commands = on.iter().map(|target| (target, Command::Forget(*id)));
                 self.send_all(action, commands, &|report| may_forget(report, *id)).await
             }
-            Action::Failover { kind, on, from } => {
-                let check: &Check<'_> = match kind {
-                    FailoverKind::Planned => &|report| may_hand_over(report, *from),
-                    FailoverKind::Force | FailoverKind::Takeover => &|report| may_take_over(report, *from),
-                };
-                self.send_all(action, [(on, Command::Failover(*kind))], check).await
-            }
+            Action::Failover { kind, on, from } => self.fail_over(action, *kind, on, *from).await,
             Action::DeleteNodes { nodes, .. } => {
                 for node in nodes {
                     if !(self.in_time)() {
@@ -185,6 +180,27 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
             }
             Action::ReleaseCluster => self.release().await,
         }
+    }
+
+    async fn fail_over(
+        &self,
+        action: &Action,
+        kind: FailoverKind,
+        on: &Target,
+        from: NodeId,
+    ) -> Result<Outcome, ExecuteError> {
+        let check: &Check<'_> = match kind {
+            FailoverKind::Planned => &|report| may_hand_over(report, from),
+            FailoverKind::Force => &|report| may_take_over(report, from),
+            FailoverKind::Takeover => &|report| {
+                // A primary that was cut off may have come back since the tick looked.
+                if failover::vote_possible(self.seen, report, from) {
+                    return Err("a majority can vote again in its view".to_owned());
+                }
+                may_take_over(report, from)
+            },
+        };
+        self.send_all(action, [(on, Command::Failover(kind))], check).await
     }
 
     fn fan_out(&self) -> usize {

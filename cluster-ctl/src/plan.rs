@@ -4,7 +4,7 @@
 
 pub mod bootstrap;
 pub mod deletion;
-mod failover;
+pub(crate) mod failover;
 mod islands;
 pub mod join;
 mod lost;

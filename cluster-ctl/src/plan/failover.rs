@@ -186,7 +186,7 @@ fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
 
 /// Whether an election can succeed in the candidate's own view: a majority of the slot-holding primaries, the dead
 /// one included in the count, is alive there.
-fn vote_possible(seen: &Observed, candidate: &NodeReport, dead: NodeId) -> bool {
+pub(crate) fn vote_possible(seen: &Observed, candidate: &NodeReport, dead: NodeId) -> bool {
     let voters: Vec<_> =
         candidate.nodes.iter().filter(|line| line.flags.primary && !line.slots.is_empty()).collect();
     let is_dead = |id: NodeId| id == dead || seen.member_by_id(id).is_some_and(Member::verified_dead);

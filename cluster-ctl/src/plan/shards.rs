@@ -44,16 +44,19 @@ impl<'a> Shard<'a> {
     }
 }
 
+/// Answering replicas by the primary that they follow.
+type Following<'a> = BTreeMap<NodeId, Vec<(&'a Member, &'a NodeReport)>>;
+
 /// The shards of members that stay, by index. A shard whose primary does not answer is not among them.
 pub(crate) fn shards(seen: &Observed) -> BTreeMap<u16, Shard<'_>> {
-    let mut following: BTreeMap<NodeId, Vec<(&Member, &NodeReport)>> = BTreeMap::new();
+    let mut following: Following<'_> = BTreeMap::new();
     for (member, report) in seen.reports().filter(|(_, report)| report.info.role == Role::Replica) {
         if let Some(primary) = report.myself().and_then(|line| line.primary) {
             following.entry(primary).or_default().push((member, report));
         }
     }
     let mut shards = BTreeMap::new();
-    for (member, report) in primaries(seen) {
+    for (member, report) in primaries(seen, &following) {
         let slots = report.myself().map(|line| line.slots.clone()).unwrap_or_default();
         let replicas = following.get(&report.id).cloned().unwrap_or_default();
         let shard = Shard { index: member.shard_index(), primary: (member, report), replicas, slots };
@@ -64,7 +67,7 @@ pub(crate) fn shards(seen: &Observed) -> BTreeMap<u16, Shard<'_>> {
 
 /// Primaries that stay, slot owners first: of several in one shard index the owner is its primary, and of slotless
 /// ones the anchor.
-fn primaries(seen: &Observed) -> Vec<(&Member, &NodeReport)> {
+fn primaries<'a>(seen: &'a Observed, following: &Following<'_>) -> Vec<(&'a Member, &'a NodeReport)> {
     let mut primaries: Vec<(&Member, &NodeReport)> = seen
         .reports()
         .filter(|(member, report)| {
@@ -76,7 +79,7 @@ fn primaries(seen: &Observed) -> Vec<(&Member, &NodeReport)> {
         .collect();
     primaries.sort_by_cached_key(|(member, report)| {
         let slots = report.myself().map_or(0, |line| line.slots.len());
-        (Reverse(slots), Reverse(view::followers(seen, report.id).count()), member.name.clone())
+        (Reverse(slots), Reverse(following.get(&report.id).map_or(0, Vec::len)), member.name.clone())
     });
     primaries
 }
@@ -115,7 +118,7 @@ pub(crate) fn recorded_indices(seen: &Observed) -> BTreeSet<u16> {
 /// and taking it away would follow each other for ever.
 pub(crate) fn kept(seen: &Observed, want: &Desired) -> BTreeSet<u16> {
     let owners = view::owners(seen);
-    let unowned = view::unowned(seen).len();
+    let unowned = view::without_owner(&owners).len();
     let weight = |index: u16| {
         let members = || seen.staying().filter(|member| member.shard_index() == index);
         let owned: SlotSet = members()

@@ -52,7 +52,12 @@ pub(crate) fn owners(seen: &Observed) -> BTreeMap<NodeId, SlotSet> {
 
 /// Slots that no view shows as owned. They may be somebody's as long as a member is unknown.
 pub(crate) fn unowned(seen: &Observed) -> SlotSet {
-    let owned: SlotSet = owners(seen).values().flat_map(|slots| slots.ranges().iter().copied()).collect();
+    without_owner(&owners(seen))
+}
+
+/// Slots that none of these owners has.
+pub(crate) fn without_owner(owners: &BTreeMap<NodeId, SlotSet>) -> SlotSet {
+    let owned: SlotSet = owners.values().flat_map(|slots| slots.ranges().iter().copied()).collect();
     SlotSet::all().difference(&owned)
 }
 
