@@ -183,7 +183,10 @@ pub(super) fn replacement_for(
 /// What keeps a `Joining` member of a formed cluster from being introduced: it does not run or answer yet, or it must
 /// be replaced. `None` when it is fit.
 pub(super) fn joiner(seen: &Observed, want: &Desired, member: &Member) -> Option<Verdict> {
-    let unknown = |id| seen.unheard().is_none() && !view::listed_by_others(seen, id);
+    // One that owns slots may hold keys: it was given the slots of a lost shard, and clients have found it.
+    let unknown = |id| {
+        seen.unheard().is_none() && !view::listed_by_others(seen, id) && view::slots_of(seen, id).is_empty()
+    };
     if member.id().is_none_or(unknown)
         && !shards::lingers(seen, member)
         && let Some(why) = why_unfit(seen, want, member)

@@ -92,6 +92,18 @@ fn given_a_successor_that_only_itself_knows_then_it_has_not_joined() {
 }
 
 #[test]
+fn given_a_successor_whose_slots_clients_have_filled_before_anybody_met_it_then_it_is_not_replaced() {
+    let mut world = forgotten_owner();
+    let heir = newcomer(&mut world, 1);
+    let node = world.node(&heir);
+    (node.epoch, node.slots, node.keys) = (3, slots(8192, 16383), 5);
+    world.nodes.remove("c-01");
+    let decision = world.plan();
+    let replaced = matches!(&decision.action, Some(Action::DeleteNodes { nodes, .. }) if nodes.iter().any(|it| it.name == heir));
+    assert!(!replaced, "{decision:?}");
+}
+
+#[test]
 fn given_two_lost_shards_then_each_gets_a_primary_that_takes_the_slots_over_and_no_empty_one() {
     let mut world = world(6, 0).formed().with(|world| {
         world.kill("c-02");
