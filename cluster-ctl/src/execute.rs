@@ -298,6 +298,10 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
             namespace: self.seen.cluster.namespace.clone(),
             name: self.seen.cluster.name.clone(),
         };
+        // Live: the cache may not show yet what was made just before the deletion was asked for.
+        if !self.kube.live_nodes(&self.world.cluster).await.map_err(failed)?.is_empty() {
+            return Ok(Outcome::Stale("nodes of the cluster are left".to_owned()));
+        }
         let like = ClusterObject::Secret(Box::new(build::auth_secret_guard(&self.world.cluster)));
         // Live: the garbage collector may just have taken the owner reference off, when children are to be orphaned.
         let live = self.kube.live_object(&key, &like).await.map_err(failed)?;
