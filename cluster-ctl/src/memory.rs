@@ -37,7 +37,7 @@ struct Entry {
     /// What was seen of machines whose Pods fell silent, by the UID of the Pod, and since when, by uptime.
     facts: BTreeMap<String, (Fact, Duration)>,
     /// Pods whose servers are silent, by UID, and since when, by uptime.
-    silent: BTreeMap<String, Duration>,
+    silent: BTreeMap<String, ((), Duration)>,
     /// What was told last.
     told: Option<(Reason, String)>,
     /// Warnings beside it that were told and still hold.
@@ -48,6 +48,22 @@ struct Entry {
     passwords: Option<(String, Passwords)>,
     /// The last usable ca.crt of the cluster of this UID.
     authorities: Option<(String, Arc<str>)>,
+}
+
+/// How long each of `now_seen` has been seen unchanged; what is not among them any more is forgotten.
+fn aged<F: Copy + PartialEq>(
+    remembered: &mut BTreeMap<String, (F, Duration)>,
+    now_seen: BTreeMap<String, F>,
+    now: Duration,
+) -> BTreeMap<String, (F, Duration)> {
+    let before = std::mem::take(remembered);
+    let since = |(pod, fact): (String, F)| {
+        let since = before.get(&pod).filter(|(known, _)| *known == fact).map_or(now, |(_, since)| *since);
+        (pod, (fact, since))
+    };
+    *remembered = now_seen.into_iter().map(since).collect();
+    let ages = remembered.iter();
+    ages.map(|(pod, (fact, since))| (pod.clone(), (*fact, now.saturating_sub(*since)))).collect()
 }
 
 impl Memory {
@@ -113,17 +129,7 @@ impl Memory {
     ) -> BTreeMap<String, (Fact, Duration)> {
         let mut entries = self.lock();
         let entry = entries.entry(key.clone()).or_default();
-        let before = std::mem::take(&mut entry.facts);
-        entry.facts = facts
-            .into_iter()
-            .map(|(pod, fact)| {
-                let since =
-                    before.get(&pod).filter(|(known, _)| *known == fact).map_or(now, |(_, since)| *since);
-                (pod, (fact, since))
-            })
-            .collect();
-        let aged = entry.facts.iter();
-        aged.map(|(pod, (fact, since))| (pod.clone(), (*fact, now.saturating_sub(*since)))).collect()
+        aged(&mut entry.facts, facts, now)
     }
 
     /// For how long each of these Pods has been silent without an answer in between.
@@ -135,13 +141,8 @@ impl Memory {
     ) -> BTreeMap<String, Duration> {
         let mut entries = self.lock();
         let entry = entries.entry(key.clone()).or_default();
-        let before = std::mem::take(&mut entry.silent);
-        let since = |pod: String| {
-            let since = before.get(&pod).copied().unwrap_or(now);
-            (pod, since)
-        };
-        entry.silent = silent.into_iter().map(since).collect();
-        entry.silent.iter().map(|(pod, since)| (pod.clone(), now.saturating_sub(*since))).collect()
+        let silent = silent.into_iter().map(|pod| (pod, ())).collect();
+        aged(&mut entry.silent, silent, now).into_iter().map(|(pod, ((), age))| (pod, age)).collect()
     }
 
     /// The role of `from` was given to a replica at `at`.
