@@ -25,8 +25,8 @@ pub const MAX_BYTES: usize = 900 * 1024;
 const RESERVED_PREFIX: &str = "_momento_";
 
 /// Commands that the operator sends to every engine; `shared::valkey::commands` is the list they come from.
-const OPERATOR_COMMANDS: &str = "+ping +info +acl|load +config|set +cluster|nodes +cluster|info +cluster|myid \
-     +cluster|meet +cluster|addslotsrange +cluster|replicate +cluster|forget +cluster|failover +cluster|reset \
+const OPERATOR_COMMANDS: &str = "+ping +info +acl|load +config|set +cluster|nodes +cluster|info +cluster|shards \
+     +cluster|myid +cluster|meet +cluster|addslotsrange +cluster|replicate +cluster|forget +cluster|failover +cluster|reset \
      +cluster|set-config-epoch";
 
 /// Those that exist since 9.0. An unknown subcommand is fatal at the start of an older engine.

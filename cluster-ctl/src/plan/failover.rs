@@ -74,7 +74,7 @@ pub(super) fn end_silence(seen: &Observed, want: &Desired) -> Verdict {
 
 fn silent_owner(seen: &Observed, want: &Desired, member: &Member, id: NodeId) -> Verdict {
     let name = &member.name;
-    let machine = member.pod.as_ref().and_then(|pod| pod.machine.as_deref()).unwrap_or("an unknown machine");
+    let machine = member.machine.as_deref().unwrap_or("an unknown machine");
     let confirm = format!(
         "it comes back, its machine proves its death, or a person confirms it with the annotation {}",
         shared::names::ANNOTATION_CONFIRMED_DEAD

@@ -126,6 +126,12 @@ impl Replacement<'_> {
         if acknowledged < shard.replicas.len() {
             return wait("waits until its primary hears from every replica");
         }
+        // A node that counts the replica to another shard than its primary makes a circle of the two at a hand-over, and
+        // one that follows the old primary then asks itself for ever who its primary is, and answers nobody (seen with 9.1.2).
+        let parting = self.seen.reports().find(|(_, report)| report.parted.contains(&on.id));
+        if let Some((observer, _)) = parting {
+            return wait(&format!("waits until {} counts {} to the shard", observer.name, on.node.name));
+        }
         if self.seen.handed_over_lately(report.id, self.want.patience.hand_over_millis) {
             return wait("is handing over");
         }

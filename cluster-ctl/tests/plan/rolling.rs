@@ -114,6 +114,25 @@ fn given_a_successor_that_is_not_published_then_the_hand_over_waits() {
 }
 
 #[test]
+fn given_a_node_that_counts_the_successor_to_another_shard_then_the_hand_over_waits() {
+    let world = outdated(3, 1).with(|world| {
+        world.nodes.remove("c-01");
+        world.everyone_forgets("c-01");
+        add_successor(world, 6, 0, "c-00");
+        add_successor(world, 7, 0, "c-00");
+        world.node("c-06").parts = vec!["c-07".to_owned()];
+        world.node("c-07").parts = vec!["c-06".to_owned()];
+    });
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::Rolling));
+    let sorted = world.with(|world| {
+        world.node("c-06").parts.clear();
+        world.node("c-07").parts.clear();
+    });
+    assert!(matches!(sorted.action(), Action::Failover { .. }));
+}
+
+#[test]
 fn given_two_outdated_shards_then_only_the_lowest_is_in_motion() {
     let world = outdated(3, 1).with(|world| add_successor(world, 6, 0, "c-00"));
     let Action::MarkLeaving { node } = world.action() else { panic!("no step") };

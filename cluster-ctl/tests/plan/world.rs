@@ -42,6 +42,8 @@ pub(crate) struct Node {
     pub(crate) offset: i64,
     /// The link to its primary is up.
     pub(crate) link_up: bool,
+    /// Replicas that it still counts to another shard than their primary.
+    pub(crate) parts: Vec<String>,
     /// Its primary has no acknowledgement of it yet.
     pub(crate) unacknowledged: bool,
     /// Since when it is down, seconds.
@@ -192,6 +194,7 @@ impl World {
             primary: None,
             offset: 0,
             link_up: true,
+            parts: Vec::new(),
             unacknowledged: false,
             link_down_seconds: 1,
             history: "replid".to_owned(),
@@ -461,6 +464,7 @@ impl World {
                 tls: None,
             },
             migrations: Some(node.jobs.clone()),
+            parted: node.parts.iter().map(|name| self.nodes[name].id).collect(),
         }
     }
 

@@ -3,7 +3,7 @@
 //! A parser never panics and never guesses: text that does not have the documented shape is an error that quotes it.
 //! Words added by later versions (flags, fields, job states) are tolerated. `info` has the parser for INFO.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use super::report::{ClusterInfo, MigrationState, Operation, SlotMigration};
@@ -299,4 +299,42 @@ fn slot_migration(job: &Reply) -> Result<SlotMigration, ParseError> {
         message: fields.by_name.get("message").map(|text| (*text).to_owned()).unwrap_or_default(),
         remaining_bytes: fields.optional("remaining_repl_size")?.unwrap_or(0),
     })
+}
+
+const SHARDS: &str = "CLUSTER SHARDS";
+
+/// Parses the reply of CLUSTER SHARDS: the nodes of each shard, as the answering node groups them. Everything else that
+/// it says is in CLUSTER NODES too.
+pub fn shards(reply: &Reply) -> Result<Vec<BTreeSet<NodeId>>, ParseError> {
+    let shape = |expected| ParseError::Shape { reply: SHARDS, expected };
+    let Reply::Array(groups) = reply else { return Err(shape("an array of shards")) };
+    groups
+        .iter()
+        .map(|group| {
+            let Some(Reply::Array(nodes)) = field(group, "nodes") else {
+                return Err(shape("an array of maps with nodes"));
+            };
+            nodes
+                .iter()
+                .map(|node| {
+                    let id =
+                        field(node, "id").and_then(Reply::as_text).ok_or(shape("a map of nodes with ids"))?;
+                    id.parse().map_err(|source| ParseError::Text { reply: SHARDS, source })
+                })
+                .collect()
+        })
+        .collect()
+}
+
+/// The value under `name` of a map, which RESP2 writes as a flat array.
+fn field<'a>(map: &'a Reply, name: &str) -> Option<&'a Reply> {
+    let is_named = |reply: &Reply| matches!(reply, Reply::Text(text) if text == name.as_bytes());
+    match map {
+        Reply::Map(pairs) => pairs.iter().find(|(key, _)| is_named(key)).map(|(_, value)| value),
+        Reply::Array(flat) => flat.chunks_exact(2).find_map(|pair| match pair {
+            [key, value] if is_named(key) => Some(value),
+            _ => None,
+        }),
+        _ => None,
+    }
 }

@@ -3,6 +3,7 @@
 //! Owns the shapes of CLUSTER INFO, slot migration jobs and the bundle that a tick reads. Does no I/O and draws no
 //! conclusion.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use serde::Serialize;
@@ -138,7 +139,14 @@ pub struct NodeReport {
     pub info: Info,
     /// Slot migration jobs, newest first; `None` when not asked for, on an engine before 9.0, and while loading.
     pub migrations: Option<Vec<SlotMigration>>,
+    /// Replicas that it counts to another shard than the primary they follow. Only a young node is asked
+    /// ([`YOUNG_SECONDS`]): a node gives every peer that it learns of by gossip a shard of its own, until the peer itself
+    /// has told it better, which takes up to half a node timeout.
+    pub parted: BTreeSet<NodeId>,
 }
+
+/// How long a process counts as young, seconds since its start: much longer than it needs to hear from every peer.
+pub const YOUNG_SECONDS: u64 = 60;
 
 impl NodeReport {
     /// The answering node's own line.
@@ -150,4 +158,18 @@ impl NodeReport {
     pub fn line(&self, id: NodeId) -> Option<&NodeLine> {
         self.nodes.line(id)
     }
+}
+
+/// Replicas among `nodes` that stand in another group of `shards` than their primary.
+pub(super) fn parted(nodes: &[NodeLine], shards: &[BTreeSet<NodeId>]) -> BTreeSet<NodeId> {
+    let group: BTreeMap<NodeId, usize> = shards
+        .iter()
+        .enumerate()
+        .flat_map(|(number, shard)| shard.iter().map(move |id| (*id, number)))
+        .collect();
+    let apart = |line: &&NodeLine| {
+        let own = group.get(&line.id);
+        own.is_some() && line.primary.is_some_and(|primary| group.get(&primary) != own)
+    };
+    nodes.iter().filter(apart).map(|line| line.id).collect()
 }

@@ -1,9 +1,14 @@
 //! The parsers on texts that real servers gave, and on texts that none would give.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::info::info;
-use super::parse::{self, ParseError, Reply, cluster_info, cluster_nodes, node_line, slot_migrations};
+use super::parse::{
+    self, ParseError, Reply, cluster_info, cluster_nodes, node_line, shards, slot_migrations,
+};
+use super::report::parted;
 use super::*;
 use crate::slots::{SlotRange, SlotSet};
 
@@ -180,6 +185,27 @@ fn slot_migrations_are_read_from_both_protocols() {
     assert!(slot_migrations(&Reply::Nil).is_err());
     assert!(slot_migrations(&Reply::Array(vec![Reply::Int(1)])).is_err());
     assert!(slot_migrations(&Reply::Array(vec![job(&fields[1..], true)])).is_err());
+}
+
+#[test]
+fn a_replica_in_another_group_than_its_primary_stands_apart() {
+    let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
+    let shard = |ids: &[&str]| {
+        let node = |id: &&str| Reply::Array(vec![text("id"), text(id), text("port"), Reply::Int(6379)]);
+        let nodes = Reply::Array(ids.iter().map(node).collect());
+        Reply::Array(vec![text("slots"), Reply::Array(vec![]), text("nodes"), nodes, text("id"), text("c0")])
+    };
+    let nodes = [
+        format!("{A} 10.0.0.1:6379@16379 myself,master - 0 0 1 connected 0-9"),
+        format!("{B} 10.0.0.2:6379@16379 slave {A} 0 0 1 connected"),
+    ];
+    let nodes = cluster_nodes(&nodes.join("\n")).unwrap();
+    let found = |reply: &Reply| parted(&nodes, &shards(reply).unwrap());
+    assert_eq!(found(&Reply::Array(vec![shard(&[A, B])])), BTreeSet::new());
+    assert_eq!(found(&Reply::Array(vec![shard(&[A]), shard(&[B])])), BTreeSet::from([id(B)]));
+    assert_eq!(found(&Reply::Array(vec![])), BTreeSet::new(), "nothing is known of their shards");
+    assert!(shards(&Reply::Nil).is_err());
+    assert!(shards(&Reply::Array(vec![Reply::Int(1)])).is_err());
 }
 
 /// Text made of the pieces that the parsers look at, so that it gets past their first checks.

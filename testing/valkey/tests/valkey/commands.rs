@@ -1,5 +1,6 @@
 //! Every command's documented refusals, on both engines.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,6 +14,7 @@ use crate::{on_every_version, refusal};
 on_every_version!(
     a_lone_node_refuses_what_makes_no_sense,
     members_refuse_what_would_break_the_cluster,
+    every_node_comes_to_count_a_replica_to_the_shard_of_its_primary,
     a_node_that_loads_its_data_still_reports_and_refuses_the_rest,
 );
 
@@ -103,6 +105,29 @@ async fn members_refuse_what_would_break_the_cluster(version: Version) -> Result
             second.connection.migrate_slots(&[range], spare.id).await,
             "Slots are not served by this node",
         )?;
+    }
+    Ok(())
+}
+
+/// A node that has just come learns of most peers by gossip, which names no shard, and sorts them for some seconds.
+async fn every_node_comes_to_count_a_replica_to_the_shard_of_its_primary(version: Version) -> Result<()> {
+    let cluster = Cluster::form(Layout { version, shards: 2, replicas: 1, spare: 1 }).await?;
+    let [first, second, replica, other, spare] = cluster.members.as_slice() else {
+        anyhow::bail!("{} members", cluster.members.len());
+    };
+    let wanted = [
+        BTreeSet::from([first.id, replica.id]),
+        BTreeSet::from([second.id, other.id]),
+        BTreeSet::from([spare.id]),
+    ];
+    for member in &cluster.members {
+        eventually("shards to be sorted", Duration::from_secs(20), || async {
+            let report = member.connection.report(true).await.map_err(|error| error.to_string())?;
+            let shards = member.connection.shards().await.map_err(|error| error.to_string())?;
+            let sorted = wanted.iter().all(|shard| shards.contains(shard)) && shards.len() == wanted.len();
+            (sorted && report.parted.is_empty()).then_some(()).ok_or_else(|| format!("{shards:?} {report:?}"))
+        })
+        .await?;
     }
     Ok(())
 }

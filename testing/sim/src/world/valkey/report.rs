@@ -1,5 +1,7 @@
 //! What a process says when asked: CLUSTER NODES, CLUSTER INFO and INFO as the operator reads them (facts §4e, §6).
 
+use std::collections::BTreeSet;
+
 use shared::names;
 use shared::slots::SlotSet;
 use shared::valkey::info::{Info, PrimaryLink, ReplicaLink, Role};
@@ -28,6 +30,7 @@ pub fn report(node: &Node, now: Ms) -> NodeReport {
         cluster: cluster_info(node, now),
         info: info(node, now),
         migrations: Some(node.jobs.iter().map(|job| migration(node, job)).collect()),
+        parted: BTreeSet::new(),
     }
 }
 
