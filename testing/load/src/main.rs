@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use load::interruptions;
 use load::report::{self, Results, Row, Settled};
-use load::resolve::Seeds;
+use load::resolve::{Names, Seeds};
 use load::scenario::{self, Setting};
 use load::{Load, Options};
 
@@ -139,7 +139,9 @@ async fn play(names: &[String], setting: Setting) -> Result<Vec<String>> {
 
 async fn on_its_own(run: &Run) -> Result<Vec<String>> {
     let seeds = match (&run.service, run.dns) {
-        (Some(name), Some(server)) => Seeds::Name { server, name: name.clone(), port: 6379 },
+        (Some(name), Some(server)) => {
+            Seeds::Name { names: Names::of(server)?, name: name.clone(), port: 6379 }
+        }
         _ if run.address.is_empty() => bail!("name addresses, or a service and a DNS server"),
         _ => Seeds::Fixed(run.address.clone()),
     };

@@ -36,8 +36,7 @@ pub async fn keep_coming(
 }
 
 async fn come(seeds: &Seeds, entry: &Entry, number: u64) -> Result<(), String> {
-    let found = seeds.resolve().await.map_err(|error| format!("name: {error}"))?;
-    let cluster = Cluster::connect(&found).await.map_err(|failure| format!("connect: {failure}"))?;
+    let cluster = Cluster::connect(seeds).await.map_err(|failure| format!("connect: {failure}"))?;
     cluster.write(entry, number).await.map_err(|failure| format!("write: {failure}"))?;
     let seen = cluster.read(entry).await.map_err(|failure| format!("read: {failure}"))?;
     if seen.broken.is_none() && seen.numbers.contains(&number) {

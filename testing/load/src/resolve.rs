@@ -1,52 +1,123 @@
 //! The name of a Service, resolved by the cluster's own DNS: this tool may run beside the cluster instead of in it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::UdpSocket;
-use tokio::time::timeout;
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use redis::io::AsyncDNSResolver;
+use redis::{ErrorKind, RedisError, RedisFuture};
 
 /// What a DNS server is given for an answer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Type A, class IN.
-const QUESTION: [u8; 4] = [0, 1, 0, 1];
-/// Largest answer without extensions.
-const LARGEST: usize = 512;
+/// Questions before a name counts as unknown.
+const ATTEMPTS: usize = 2;
+
+/// A DNS server that is asked anew each time: nothing is kept.
+#[derive(Clone)]
+pub struct Names {
+    server: SocketAddr,
+    resolver: Arc<TokioResolver>,
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Names").field(&self.server).finish()
+    }
+}
+
+/// Why a name has no addresses.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// The server cannot be asked, does not answer, or knows no address.
+    #[error("DNS server {server}, asked for {name}")]
+    Lookup {
+        /// Whom.
+        server: SocketAddr,
+        /// What.
+        name: String,
+        /// Why.
+        #[source]
+        source: NetError,
+    },
+}
+
+impl Names {
+    /// Asks `server`.
+    ///
+    /// # Errors
+    ///
+    /// No resolver can be made of it.
+    pub fn of(server: SocketAddr) -> Result<Self, NetError> {
+        let mut connection = ConnectionConfig::udp();
+        connection.port = server.port();
+        let server_config = NameServerConfig::new(server.ip(), true, vec![connection]);
+        let config = ResolverConfig::from_name_servers(vec![server_config]);
+        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let options = builder.options_mut();
+        options.timeout = ANSWER;
+        options.attempts = ATTEMPTS;
+        options.cache_size = 0;
+        options.use_hosts_file = ResolveHosts::Never;
+        options.ip_strategy = LookupIpStrategy::Ipv4Only;
+        Ok(Self { server, resolver: Arc::new(builder.build()?) })
+    }
+
+    async fn ask(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        let complete = format!("{}.", name.trim_end_matches('.'));
+        let found = self.resolver.lookup_ip(complete).await;
+        let found = found.map_err(|source| ResolveError::Lookup {
+            server: self.server,
+            name: name.to_owned(),
+            source,
+        })?;
+        Ok(found.iter().collect())
+    }
+}
+
+impl AsyncDNSResolver for Names {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let found = match host.parse::<IpAddr>() {
+                Ok(address) => vec![address],
+                Err(_) => self.ask(host).await.map_err(|error| {
+                    RedisError::from((
+                        ErrorKind::Io,
+                        "name",
+                        format!("{error}: {:?}", std::error::Error::source(&error)),
+                    ))
+                })?,
+            };
+            let addresses = found.into_iter().map(move |ip| SocketAddr::new(ip, port));
+            Ok(Box::new(addresses) as Box<dyn Iterator<Item = SocketAddr> + Send>)
+        })
+    }
+}
 
 /// How clients find their first node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Seeds {
     /// Addresses.
     Fixed(Vec<String>),
     /// A name, asked of a DNS server each time.
     Name {
         /// The DNS server.
-        server: SocketAddr,
+        names: Names,
         /// The name, complete.
         name: String,
         /// Port of the nodes.
         port: u16,
     },
-}
-
-/// Why a name has no addresses.
-#[derive(Debug, thiserror::Error)]
-pub enum ResolveError {
-    /// The server cannot be asked.
-    #[error("DNS server {server}")]
-    Io {
-        /// It.
-        server: SocketAddr,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// No answer in time.
-    #[error("DNS server {0} did not answer")]
-    Silent(SocketAddr),
-    /// An answer without an address.
-    #[error("{0} has no address")]
-    NoAddress(String),
 }
 
 impl Seeds {
@@ -58,69 +129,25 @@ impl Seeds {
     pub async fn resolve(&self) -> Result<Vec<String>, ResolveError> {
         match self {
             Self::Fixed(addresses) => Ok(addresses.clone()),
-            Self::Name { server, name, port } => {
-                let found = ask(*server, name).await?;
-                if found.is_empty() {
-                    return Err(ResolveError::NoAddress(name.clone()));
-                }
-                Ok(found.iter().map(|ip| format!("{ip}:{port}")).collect())
+            Self::Name { names, name, port } => {
+                Ok(names.ask(name).await?.iter().map(|ip| SocketAddr::new(*ip, *port).to_string()).collect())
             }
         }
     }
-}
 
-async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Ipv4Addr>, ResolveError> {
-    let io = |source| ResolveError::Io { server, source };
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.map_err(io)?;
-    socket.connect(server).await.map_err(io)?;
-    socket.send(&query(name)).await.map_err(io)?;
-    let mut answer = [0; LARGEST];
-    let length = timeout(ANSWER, socket.recv(&mut answer))
-        .await
-        .map_err(|_elapsed| ResolveError::Silent(server))?
-        .map_err(io)?;
-    Ok(addresses(answer.get(..length).unwrap_or_default()).unwrap_or_default())
-}
-
-fn query(name: &str) -> Vec<u8> {
-    // Any id will do: the socket is connected and asks once. Recursion desired, one question.
-    let mut packet = vec![0x4c, 0x44, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in name.trim_end_matches('.').split('.') {
-        packet.push(u8::try_from(label.len()).unwrap_or(0));
-        packet.extend_from_slice(label.as_bytes());
-    }
-    packet.push(0);
-    packet.extend_from_slice(&QUESTION);
-    packet
-}
-
-/// The A records of an answer; `None` when it is cut or garbled.
-fn addresses(answer: &[u8]) -> Option<Vec<Ipv4Addr>> {
-    let number = |at: usize| Some(u16::from_be_bytes([*answer.get(at)?, *answer.get(at + 1)?]));
-    let (questions, records) = (number(4)?, number(6)?);
-    let mut at = 12;
-    for _ in 0..questions {
-        at = after_name(answer, at)? + 4;
-    }
-    let mut found = Vec::new();
-    for _ in 0..records {
-        at = after_name(answer, at)?;
-        let (kind, length) = (number(at)?, usize::from(number(at + 8)?));
-        let data = answer.get(at + 10..at + 10 + length)?;
-        if let (1, [a, b, c, d]) = (kind, data) {
-            found.push(Ipv4Addr::new(*a, *b, *c, *d));
+    /// What a client is told, such as `my-cluster.shop.svc.cluster.local:6379`: it resolves names by [`Self::names`].
+    pub fn hosts(&self) -> Vec<String> {
+        match self {
+            Self::Fixed(addresses) => addresses.clone(),
+            Self::Name { name, port, .. } => vec![format!("{name}:{port}")],
         }
-        at += 10 + length;
     }
-    Some(found)
-}
 
-fn after_name(answer: &[u8], mut at: usize) -> Option<usize> {
-    loop {
-        match answer.get(at)? {
-            0 => return Some(at + 1),
-            length if length & 0xc0 == 0xc0 => return Some(at + 2),
-            length => at += 1 + usize::from(*length),
+    /// Who resolves names for a client; `None`: the machine.
+    pub fn names(&self) -> Option<Names> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Name { names, .. } => Some(names.clone()),
         }
     }
 }
@@ -129,37 +156,19 @@ fn after_name(answer: &[u8], mut at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn answer(records: &[[u8; 4]]) -> Vec<u8> {
-        let mut packet = query("a.ns.svc.cluster.local");
-        packet[7] = u8::try_from(records.len()).unwrap();
-        for record in records {
-            // The name as a pointer to the question, type A, class IN, 5 seconds, 4 bytes.
-            packet.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4]);
-            packet.extend(record);
-        }
-        packet
-    }
-
-    #[test]
-    fn addresses_are_read_from_an_answer() {
-        let packet = answer(&[[10, 86, 1, 2], [10, 86, 2, 3]]);
-        let found = addresses(&packet).unwrap();
-        assert_eq!(found, [Ipv4Addr::new(10, 86, 1, 2), Ipv4Addr::new(10, 86, 2, 3)]);
-        assert_eq!(addresses(&answer(&[])), Some(vec![]));
-    }
-
-    #[test]
-    fn a_cut_answer_is_none() {
-        let packet = answer(&[[10, 86, 1, 2]]);
-        for length in 0..packet.len() {
-            assert_eq!(addresses(&packet[..length]), None, "{length}");
-        }
+    #[tokio::test]
+    async fn an_address_is_not_asked_for() {
+        let names = Names::of(SocketAddr::from(([127, 0, 0, 1], 9))).unwrap();
+        let found: Vec<SocketAddr> =
+            AsyncDNSResolver::resolve(&names, "10.0.0.1", 6379).await.unwrap().collect();
+        assert_eq!(found, [SocketAddr::from(([10, 0, 0, 1], 6379))]);
     }
 
     #[tokio::test]
-    async fn a_silent_server_is_given_up() {
-        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let seeds = Seeds::Name { server: silent.local_addr().unwrap(), name: "a".to_owned(), port: 6379 };
-        assert!(matches!(seeds.resolve().await, Err(ResolveError::Silent(_))));
+    async fn a_server_that_is_not_there_is_named() {
+        let names = Names::of(SocketAddr::from(([127, 0, 0, 1], 9))).unwrap();
+        let seeds = Seeds::Name { names, name: "shop.example".to_owned(), port: 6379 };
+        let error = seeds.resolve().await.unwrap_err();
+        assert_eq!(error.to_string(), "DNS server 127.0.0.1:9, asked for shop.example");
     }
 }

@@ -181,11 +181,7 @@ impl Drop for Load {
 async fn connect(seeds: &Seeds) -> Result<Cluster> {
     let deadline = tokio::time::Instant::now() + CONNECTED_WITHIN;
     loop {
-        let outcome = match seeds.resolve().await {
-            Ok(found) => Cluster::connect(&found).await.map_err(anyhow::Error::from),
-            Err(error) => Err(error.into()),
-        };
-        match outcome {
+        match Cluster::connect(seeds).await {
             Ok(cluster) => return Ok(cluster),
             Err(error) if tokio::time::Instant::now() > deadline => bail!("cannot connect: {error:#}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,

@@ -9,6 +9,7 @@ use redis::{Cmd, RedisError, Value};
 
 use crate::data::{self, Seen};
 use crate::keys::Entry;
+use crate::resolve::Seeds;
 
 /// What the application's client waits for a connection.
 const CONNECT: Duration = Duration::from_millis(500);
@@ -60,23 +61,25 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A new client that starts from `seeds`, addresses such as `10.0.0.1:6379`.
+    /// A new client that starts from `seeds`, and starts from them again when it has lost every node.
     ///
     /// # Errors
     ///
     /// None of them answers, or what they say is no cluster.
-    pub async fn connect(seeds: &[String]) -> Result<Self, Failure> {
-        let urls: Vec<String> = seeds.iter().map(|seed| format!("redis://{seed}/")).collect();
-        let client = ClusterClient::builder(urls)
+    pub async fn connect(seeds: &Seeds) -> Result<Self, Failure> {
+        let urls: Vec<String> = seeds.hosts().iter().map(|host| format!("redis://{host}/")).collect();
+        let mut builder = ClusterClient::builder(urls)
             .connection_timeout(CONNECT)
             .response_timeout(ANSWER)
             .overall_response_timeout(Some(PATIENCE))
             .retries(RETRIES)
             .min_retry_wait(PAUSES.0)
             .max_retry_wait(PAUSES.1)
-            .retry_wait_formula(PAUSES.1, 1)
-            .build()?;
-        Ok(Self { connection: client.get_async_connection().await? })
+            .retry_wait_formula(PAUSES.1, 1);
+        if let Some(names) = seeds.names() {
+            builder = builder.async_dns_resolver(names);
+        }
+        Ok(Self { connection: builder.build()?.get_async_connection().await? })
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {

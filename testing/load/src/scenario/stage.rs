@@ -15,7 +15,7 @@ use super::order::{Order, Rules};
 use crate::interruptions::{self, Window};
 use crate::ledger::Verdict;
 use crate::report::{self, Results, Row, Settled};
-use crate::resolve::Seeds;
+use crate::resolve::{Names, Seeds};
 use crate::run::{Load, Options};
 
 /// Where the local Kubernetes resolves names.
@@ -98,7 +98,7 @@ impl<'a> Stage<'a> {
             .parse()
             .context("VALKEY_OPERATOR_DNS is no address with a port")?;
         let name = shared::names::service_host(&cluster.name, &scene.name);
-        let load = Load::start(&Seeds::Name { server, name, port: 6379 }, options).await?;
+        let load = Load::start(&Seeds::Name { names: Names::of(server)?, name, port: 6379 }, options).await?;
         let kubeconfig = scene.cluster.kubeconfig.clone();
         let recorder = load.recorder.clone();
         let actions = Actions::follow(scene.operator.clone(), kubeconfig, scene.name.clone(), recorder);
