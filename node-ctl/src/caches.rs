@@ -71,6 +71,11 @@ impl Caches {
         self.pods.get(&ObjectRef::new(&of.name).within(&of.namespace))
     }
 
+    /// Whether a Pod of ours has been told to stop and is still there.
+    pub fn any_pod_terminating(&self) -> bool {
+        self.pods.state().iter().any(|pod| pod.metadata.deletion_timestamp.is_some())
+    }
+
     /// The Pod and the ConfigMap with the names that belong to a node, whoever owns them, as far as they carry our labels.
     pub fn objects_of(
         &self,

@@ -34,6 +34,12 @@ const CONCURRENCY: u16 = 128;
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 /// Nodes whose failures are counted at most.
 const MAX_FAILING: usize = 10_000;
+/// How long after the wish to stop Pods may be told to stop too and still be looked after.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long their ends are waited for, in all.
+const LINGER_AT_MOST: Duration = Duration::from_secs(12);
+/// Time between two looks whether all have ended.
+const LINGER_LOOK: Duration = Duration::from_millis(100);
 /// Time between two proofs of life at rest.
 const TURN: Duration = Duration::from_secs(15);
 
@@ -98,8 +104,11 @@ pub async fn run(app: App) -> Result<(), Box<dyn Error + Send + Sync>> {
             }
         })
     };
-    let stop = app.shutdown.clone();
-    let queue = wakes.take_until(async move { stop.wait().await });
+    let (stop, watched) = (app.shutdown.clone(), caches.clone());
+    let queue = wakes.take_until(async move {
+        stop.wait().await;
+        linger(&watched).await;
+    });
     // Each pass is a task of its own: a panic of one ends that one only.
     let reconciler = |node: Arc<Guarded>, context: Arc<Context>| {
         tokio::spawn(pass(node, context))
@@ -117,6 +126,17 @@ pub async fn run(app: App) -> Result<(), Box<dyn Error + Send + Sync>> {
     turn(passes, || heartbeat.beat()).await;
     synced.abort();
     if app.shutdown.requested() { Ok(()) } else { Err(Box::new(WatchesEnded)) }
+}
+
+/// After the wish to stop: a machine that is emptied stops this process and members at once. Their ends are recorded
+/// before it goes, because a Pod that vanishes unseen proves nothing to the next process, which must wait minutes for
+/// other proof.
+async fn linger(caches: &Caches) {
+    let until = tokio::time::Instant::now() + LINGER_AT_MOST;
+    tokio::time::sleep(LINGER).await;
+    while caches.any_pod_terminating() && tokio::time::Instant::now() < until {
+        tokio::time::sleep(LINGER_LOOK).await;
+    }
 }
 
 /// What a node that is gone may leave behind.

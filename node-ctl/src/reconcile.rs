@@ -66,7 +66,8 @@ impl Look {
     }
 }
 
-/// One pass. `stop` says whether the process was asked to end: then no new step starts. `done` is told each step.
+/// One pass. `stop` says whether the process was asked to end: then no new step starts, but that a process has ended is
+/// still recorded, because nobody may be able to tell it later. `done` is told each step.
 /// Returns when to look again without an event.
 ///
 /// # Errors
@@ -81,7 +82,7 @@ pub async fn reconcile<K: Kube>(
     let mut live = false;
     for _ in 0..MAX_STEPS {
         let step = plan(&look.seen);
-        if stop() {
+        if stop() && !matches!(step, Step::RecordPod(_)) {
             return Ok(AT_REST);
         }
         if step.needs_live() && !live {

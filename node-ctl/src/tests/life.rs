@@ -343,6 +343,16 @@ async fn settings_without_effect_are_named_in_an_event() {
 }
 
 #[tokio::test]
+async fn after_the_wish_to_stop_an_end_is_still_recorded() {
+    let model = Model::new();
+    settle(&model).await;
+    end(&model, "Completed");
+    reconcile(&model, model.cached().unwrap(), || true, |_| {}).await.unwrap();
+    let record = model.with(|state| state.node.clone().unwrap().status.unwrap().pod.unwrap());
+    assert_eq!(record.reason.as_deref(), Some("Completed"));
+}
+
+#[tokio::test]
 async fn after_the_wish_to_stop_no_call_is_made() {
     let model = Model::new();
     reconcile(&model, model.cached().unwrap(), || true, |_| {}).await.unwrap();

@@ -61,7 +61,7 @@ impl Deployed<'_> {
         let pods = self.list(Kind::POD).await?;
         Ok(pods
             .iter()
-            .filter(|pod| !text(pod, "/status/podIP").is_empty())
+            .filter(|pod| !text(pod, "/status/podIP").is_empty() && text(pod, "/status/phase") == "Running")
             .map(|pod| (name(pod).to_owned(), text(pod, "/status/podIP").to_owned()))
             .collect())
     }
