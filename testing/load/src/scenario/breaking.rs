@@ -97,7 +97,7 @@ impl Cut {
         nft(&format!(
             "table bridge {TABLE} {{ chain forward {{ type filter hook forward priority 0; \
              ether type ip ip saddr {net} ip daddr != {net} drop; \
-             ether type ip ip daddr {net} ip saddr != {net} drop; }} }}"
+             ether type ip ip daddr {net} ip saddr != {net} drop; }}; }}"
         ))?;
         Ok(Self)
     }
