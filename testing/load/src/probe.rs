@@ -15,7 +15,7 @@ use redis::{AsyncConnectionConfig, Client, RedisError, Value, cmd};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::record::{Recorder, Who};
-use crate::resolve::Seeds;
+use crate::resolve::{Names, Seeds};
 
 /// A node on the same network answers a connect within this, or not at all.
 const CONNECT: Duration = Duration::from_millis(100);
@@ -31,9 +31,17 @@ const LOOK: Duration = Duration::from_millis(500);
 pub struct Nodes {
     connections: Arc<Mutex<BTreeMap<String, MultiplexedConnection>>>,
     known: Arc<Mutex<BTreeSet<String>>>,
+    names: Option<Names>,
+    tls: bool,
 }
 
 impl Nodes {
+    /// Nodes that are reached as the clients of `seeds` reach them, but that whoever answers by TLS is believed: the
+    /// clients prove who it is.
+    pub fn of(seeds: &Seeds) -> Self {
+        Self { names: seeds.names(), tls: seeds.authorities().is_some(), ..Self::default() }
+    }
+
     /// All addresses that were ever known to be members' and were not found dead since.
     pub fn known(&self) -> BTreeSet<String> {
         lock(&self.known).clone()
@@ -63,10 +71,15 @@ impl Nodes {
     }
 
     async fn connect(&self, address: &str) -> Result<MultiplexedConnection, RedisError> {
-        let client = Client::open(format!("redis://{address}/"))?;
-        let config = AsyncConnectionConfig::new()
+        let url =
+            if self.tls { format!("rediss://{address}/#insecure") } else { format!("redis://{address}/") };
+        let client = Client::open(url)?;
+        let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER));
+        if let Some(names) = &self.names {
+            config = config.set_dns_resolver(names.clone());
+        }
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         lock(&self.connections).insert(address.to_owned(), connection.clone());
         Ok(connection)

@@ -117,6 +117,8 @@ pub enum Seeds {
         name: String,
         /// Port of the nodes.
         port: u16,
+        /// Authorities that clients trust, PEM; none: plaintext.
+        authorities: Option<String>,
     },
 }
 
@@ -129,17 +131,27 @@ impl Seeds {
     pub async fn resolve(&self) -> Result<Vec<String>, ResolveError> {
         match self {
             Self::Fixed(addresses) => Ok(addresses.clone()),
-            Self::Name { names, name, port } => {
+            Self::Name { names, name, port, .. } => {
                 Ok(names.ask(name).await?.iter().map(|ip| SocketAddr::new(*ip, *port).to_string()).collect())
             }
         }
     }
 
-    /// What a client is told, such as `my-cluster.shop.svc.cluster.local:6379`: it resolves names by [`Self::names`].
-    pub fn hosts(&self) -> Vec<String> {
+    /// What a client is told, such as `redis://my-cluster.shop.svc.cluster.local:6379/`: it resolves names by
+    /// [`Self::names`] and trusts [`Self::authorities`].
+    pub fn urls(&self) -> Vec<String> {
         match self {
-            Self::Fixed(addresses) => addresses.clone(),
-            Self::Name { name, port, .. } => vec![format!("{name}:{port}")],
+            Self::Fixed(addresses) => addresses.iter().map(|address| format!("redis://{address}/")).collect(),
+            Self::Name { name, port, authorities: None, .. } => vec![format!("redis://{name}:{port}/")],
+            Self::Name { name, port, .. } => vec![format!("rediss://{name}:{port}/")],
+        }
+    }
+
+    /// Whom a client trusts; `None`: it speaks plaintext.
+    pub fn authorities(&self) -> Option<&str> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Name { authorities, .. } => authorities.as_deref(),
         }
     }
 
@@ -167,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_is_not_there_is_named() {
         let names = Names::of(SocketAddr::from(([127, 0, 0, 1], 9))).unwrap();
-        let seeds = Seeds::Name { names, name: "shop.example".to_owned(), port: 6379 };
+        let seeds = Seeds::Name { names, name: "shop.example".to_owned(), port: 6379, authorities: None };
         let error = seeds.resolve().await.unwrap_err();
         assert_eq!(error.to_string(), "DNS server 127.0.0.1:9, asked for shop.example");
     }

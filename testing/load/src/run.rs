@@ -86,7 +86,7 @@ impl Load {
         }
         let mut load = Self {
             recorder: Recorder::default(),
-            nodes: Nodes::default(),
+            nodes: Nodes::of(seeds),
             stores,
             shelves,
             stop: Arc::default(),

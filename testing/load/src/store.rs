@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, RedisError, TlsCertificates, Value};
 
 use crate::data::{self, Seen};
 use crate::keys::Entry;
@@ -67,8 +67,7 @@ impl Cluster {
     ///
     /// None of them answers, or what they say is no cluster.
     pub async fn connect(seeds: &Seeds) -> Result<Self, Failure> {
-        let urls: Vec<String> = seeds.hosts().iter().map(|host| format!("redis://{host}/")).collect();
-        let mut builder = ClusterClient::builder(urls)
+        let mut builder = ClusterClient::builder(seeds.urls())
             .connection_timeout(CONNECT)
             .response_timeout(ANSWER)
             .overall_response_timeout(Some(PATIENCE))
@@ -78,6 +77,10 @@ impl Cluster {
             .retry_wait_formula(PAUSES.1, 1);
         if let Some(names) = seeds.names() {
             builder = builder.async_dns_resolver(names);
+        }
+        if let Some(authorities) = seeds.authorities() {
+            let root_cert = Some(authorities.as_bytes().to_vec());
+            builder = builder.certs(TlsCertificates { client_tls: None, root_cert });
         }
         Ok(Self { connection: builder.build()?.get_async_connection().await? })
     }

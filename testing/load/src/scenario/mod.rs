@@ -11,6 +11,7 @@ pub mod order;
 pub mod other_client;
 pub mod planned;
 pub mod rolls;
+pub mod security;
 pub mod soak;
 pub mod stage;
 pub mod wounds;
@@ -61,6 +62,7 @@ pub const ALL: &[Scenario] = &[
     planned("upgrade", "3×1 from Valkey 8.1 to 9.1"),
     planned("drain", "kubectl drain of each machine in turn"),
     planned("operator", "the operator restarted and killed in the middle of scaling and rolling"),
+    planned("security", "certificates, authorities and passwords of 3×1 renewed; scaled and rolled by TLS"),
     planned("other-client", "shards 3→4→3 and a roll, as valkey-py sees them"),
     fault("primary", "a primary of 3×1 killed, ten times"),
     fault("half", "two of four primaries killed at once, three times"),
@@ -94,6 +96,7 @@ pub async fn play(name: &str, setting: &Setting) -> Result<Vec<String>> {
         "rolls" => rolls::rolls(&scene, setting).await?,
         "upgrade" => rolls::upgrade(&scene, setting).await?,
         "drain" => planned::drain(&scene, setting).await?,
+        "security" => security::security(&scene, setting).await?,
         "operator" => rolls::operator(&scene, setting).await?,
         "other-client" => other_client::other_client(&scene, setting).await?,
         "primary" => faults::primary(&scene, setting).await?,

@@ -81,7 +81,7 @@ pub async fn upgrade(scene: &Scene, setting: &Setting) -> Result<Vec<Row>> {
     scene.menu(Kind::CONFIG, &scene.name, config(&old, &json!({}))).await?;
     let cluster = scene.blueprint("upgrade", 3, 1).create().await?;
     cluster.settled(Duration::from_mins(2)).await?;
-    let mut stage = Stage::over(scene, "upgrade", cluster, &options(setting)).await?;
+    let mut stage = Stage::over(scene, "upgrade", cluster, None, &options(setting)).await?;
     roll(&mut stage, "3×1 from 8.1 to 9.1", config(&scene.name, &json!({}))).await?;
     stage.close(Some(&setting.folder)).await
 }

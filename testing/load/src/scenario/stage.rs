@@ -79,10 +79,10 @@ impl<'a> Stage<'a> {
         roomy(scene).await?;
         let cluster = scene.blueprint(scenario, shards, replicas).create().await?;
         cluster.settled(Duration::from_mins(2)).await?;
-        Self::over(scene, scenario, cluster, options).await
+        Self::over(scene, scenario, cluster, None, options).await
     }
 
-    /// Puts a cluster that is settled under load.
+    /// Puts a cluster that is settled under load, by TLS if there are authorities to trust.
     ///
     /// # Errors
     ///
@@ -91,6 +91,7 @@ impl<'a> Stage<'a> {
         scene: &'a Scene,
         scenario: &str,
         cluster: Deployed<'a>,
+        authorities: Option<String>,
         options: &Options,
     ) -> Result<Self> {
         let server: SocketAddr = std::env::var("VALKEY_OPERATOR_DNS")
@@ -98,7 +99,8 @@ impl<'a> Stage<'a> {
             .parse()
             .context("VALKEY_OPERATOR_DNS is no address with a port")?;
         let name = shared::names::service_host(&cluster.name, &scene.name);
-        let load = Load::start(&Seeds::Name { names: Names::of(server)?, name, port: 6379 }, options).await?;
+        let seeds = Seeds::Name { names: Names::of(server)?, name, port: 6379, authorities };
+        let load = Load::start(&seeds, options).await?;
         let kubeconfig = scene.cluster.kubeconfig.clone();
         let recorder = load.recorder.clone();
         let actions = Actions::follow(scene.operator.clone(), kubeconfig, scene.name.clone(), recorder);
