@@ -22,6 +22,8 @@ use crate::ui::Part;
 
 /// The operator's programs, by the names of their crates.
 const BINARIES: [&str; 3] = ["cluster-ctl", "node-ctl", "reconcile-loops"];
+/// Cargo profile of what the image holds.
+const PROFILE: &str = "operator";
 /// The user that they run as.
 const USER: &str = "65532";
 
@@ -53,17 +55,17 @@ pub(crate) fn build_and_import(paths: &Paths) -> Result<String> {
 fn build_binaries(paths: &Paths) -> Result<Vec<PathBuf>> {
     let part = Part::start("release binaries");
     let mut build = command::cargo(paths);
-    build.args(["build", "--release"]);
+    build.args(["build", "--profile", PROFILE]);
     for name in BINARIES {
         build.args(["--package", name]);
     }
     // Its own progress is worth seeing, so it writes to the terminal and not to a log.
     let status = build.status().context("start cargo build")?;
     if !status.success() {
-        bail!("cargo build --release: {status}");
+        bail!("cargo build --profile {PROFILE}: {status}");
     }
     part.done(&BINARIES.join(", "));
-    Ok(BINARIES.iter().map(|name| paths.target().join("release").join(name)).collect())
+    Ok(BINARIES.iter().map(|name| paths.target().join(PROFILE).join(name)).collect())
 }
 
 fn ensure_image(paths: &Paths, part: &Part, binaries: &[PathBuf]) -> Result<Image> {
