@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::{Cluster, Probe, eventually};
 use tokio::sync::OnceCell;
 
-use crate::objects::{Kind, Objects, at, condition_is, name, text};
+use crate::objects::{Kind, Objects, Propagation, at, condition_is, name, text};
 
 /// Where the manifest puts the operator.
 pub const NAMESPACE: &str = "valkey-operator";
@@ -142,6 +142,18 @@ impl Operator {
     pub async fn kill(&self) -> Result<()> {
         for pod in self.pods().await? {
             self.objects.delete_at_once(Kind::POD, name(&pod)).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells every Pod of the operator to stop, as the end of a machine does: the Deployment makes new ones.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it.
+    pub async fn stop(&self) -> Result<()> {
+        for pod in self.pods().await? {
+            self.objects.delete(Kind::POD, name(&pod), Propagation::Background).await?;
         }
         Ok(())
     }

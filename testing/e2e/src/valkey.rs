@@ -77,7 +77,9 @@ impl Deployed<'_> {
         let options = self.client_options();
         let script: Vec<String> = addresses
             .values()
-            .map(|ip| format!("c='valkey-cli -t 0.3 -h {ip} {options}'; $c CLUSTER NODES; {asks}; echo {MARK}"))
+            .map(|ip| {
+                format!("c='valkey-cli -t 0.3 -h {ip} {options}'; $c CLUSTER NODES; {asks}; echo {MARK}")
+            })
             .collect();
         let output = self.scene.run(&script.join("; ")).await?;
         let replies: Vec<&str> = output.split(&format!("{MARK}\n")).collect();

@@ -1,4 +1,4 @@
-//! Pods that somebody deletes while the cluster is being formed.
+//! Pods that somebody deletes: while the cluster is being formed, and together with the operator.
 
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,35 @@ async fn a_pod_that_is_deleted_by_force_while_the_cluster_is_formed_is_replaced(
     .unwrap();
     scene.objects.delete_at_once(Kind::POD, name(&pod)).await.unwrap();
     cluster.settled(Duration::from_mins(3)).await.unwrap();
+    cluster.whole(Duration::from_secs(20)).await.unwrap();
+    cluster.tidy(Duration::from_secs(10)).await.unwrap();
+    scene.finish().unwrap();
+}
+
+#[tokio::test]
+async fn members_that_are_told_to_stop_together_with_the_operator_are_proved_dead_and_replaced() {
+    let scene = Scene::new("emptied").await.unwrap();
+    scene.client().await.unwrap();
+    let cluster = scene.blueprint("emptied", 2, 1).create().await.unwrap();
+    cluster.settled(Duration::from_mins(1)).await.unwrap();
+    let primary = |node: &serde_json::Value| text(node, "/status/role") == "primary";
+    let nodes = cluster.list(Kind::NODE).await.unwrap();
+    let primaries: Vec<&str> = nodes.iter().filter(|node| primary(node)).map(name).collect();
+    assert_eq!(primaries.len(), 2, "{primaries:?}");
+    let start = Instant::now();
+    scene.operator.stop().await.unwrap();
+    for primary in &primaries {
+        scene.objects.delete(Kind::POD, primary, Propagation::Background).await.unwrap();
+    }
+    // Nobody can vote here, and a death that nobody saw is proved by its machine after 145 s at the earliest.
+    let replaced = |object: &serde_json::Value| {
+        object.pointer("/status/nodes").and_then(serde_json::Value::as_array).is_some_and(|names| {
+            names.len() == 4 && !names.iter().any(|it| primaries.iter().any(|old| it == old))
+        })
+    };
+    cluster.until("to have other members in their place", Duration::from_mins(1), replaced).await.unwrap();
+    cluster.settled(Duration::from_mins(1)).await.unwrap();
+    test_e2e::say(&format!("settled {:.1?} after all were told to stop", start.elapsed()));
     cluster.whole(Duration::from_secs(20)).await.unwrap();
     cluster.tidy(Duration::from_secs(10)).await.unwrap();
     scene.finish().unwrap();
