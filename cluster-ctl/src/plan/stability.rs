@@ -80,12 +80,20 @@ pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
             && member.recorded_id.is_some()
             // Its object is the last trace of slots that nobody has taken over yet.
             && (member.recorded_slots == 0 || view::claimed(seen).len() == SLOT_COUNT)
+            && !is_last_record(seen, member)
     });
     gone.map_or(Verdict::Pass, |member| {
         let message = format!("{} is dead and forgotten by all, removing it", member.name);
         let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
         Verdict::act(Decision::act(action, Reason::ReplacingNode, message))
     })
+}
+
+/// The only member that has left `Joining`: with its object the record would go that the cluster was formed, and its heirs
+/// would be taken for a bootstrap that has gone wrong.
+fn is_last_record(seen: &Observed, member: &Member) -> bool {
+    let records = |member: &&Member| member.spec.lifecycle != Lifecycle::Joining;
+    records(&member) && seen.staying().filter(records).count() == 1
 }
 
 /// A shard below its size gets one new node, which joins as a replica; one of a shard that owns nothing yet joins with

@@ -45,6 +45,23 @@ fn given_slots_that_nobody_lists_then_the_shard_without_owner_gets_them_step_by_
 }
 
 #[test]
+fn given_all_members_dead_then_the_last_record_that_the_cluster_was_formed_stays_until_an_heir_is_active() {
+    let mut world = world(1, 0).formed().with(|world| {
+        world.kill("c-00");
+        world.node("c-00").recorded_slots = 16384;
+    });
+    let heir = newcomer(&mut world, 0);
+    world.node(&heir).epoch = 2;
+    assert!(matches!(world.action(), Action::AssignSlots { .. }));
+    world.node(&heir).slots = SlotSet::all();
+    // Another size meanwhile must not make a bootstrap of it whose slots are given already.
+    world.want.shape.shards = 2;
+    assert!(matches!(world.action(), Action::Activate { nodes, .. } if nodes[0].name == heir));
+    world.node(&heir).spec.lifecycle = Lifecycle::Active;
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-00"));
+}
+
+#[test]
 fn given_slots_that_nobody_lists_and_a_member_that_is_not_heard_then_nothing_is_given_away() {
     let mut world = world(3, 0).formed().with(|world| {
         world.kill("c-01");
