@@ -68,7 +68,8 @@ fn unwanted(seen: &Observed, want: &Desired, member: &Member) -> Option<&'static
         .filter(|other| {
             other.shard_index() == member.shard_index() && other.spec.lifecycle == Lifecycle::Active
         })
-        .filter(|other| !other.verified_dead())
+        // One past its end is being replaced by the very joiner.
+        .filter(|other| !other.verified_dead() && !other.pod.as_ref().is_some_and(|pod| pod.overdue))
         .collect();
     let rolling = want
         .template

@@ -75,19 +75,34 @@ impl Replacement<'_> {
             return wait("waits for its slot migrations");
         }
         let serving = shard.synced().filter(|(member, _)| self.serves(member)).count();
-        let target = usize::from(self.want.shape.replicas);
-        if serving <= target {
+        let needed = self.replicas_needed(shard);
+        if serving < needed {
             // Whoever is on the way to sync counts: a second successor would be one too many.
-            if self.present(shard) > target + 1 {
+            if self.present(shard) > needed {
                 return wait("waits until its replicas are in sync");
             }
             return start::replacement_for(self.seen, self.want, shard.index, JoinType::Replica, self.reason);
         }
-        let replica = shard.synced().map(|(member, _)| member).filter(|member| (self.goes)(member));
-        if let Some(member) = replica.max_by_key(|member| member.name.clone()) {
-            return retire::begin(member, self.reason, &format!("{} and its successor is in sync", self.why));
+        let replicas = shard.replicas.iter().map(|(member, _)| *member);
+        let mut going = replicas.filter(|member| (self.goes)(member)).collect::<Vec<_>>();
+        going.sort_by_key(|member| (member.spec.lifecycle == Lifecycle::Active, &member.name));
+        match going.last() {
+            Some(member) if member.spec.lifecycle == Lifecycle::Active => {
+                let why = format!("{} and its successor is in sync", self.why);
+                return retire::begin(member, self.reason, &why);
+            }
+            Some(member) if !(self.goes)(shard.primary.0) => {
+                return wait(&format!("waits until {} has joined or left", member.name));
+            }
+            Some(_) | None => {}
         }
         self.hand_over(shard, wait)
+    }
+
+    /// Replicas that must serve before anybody goes: one above the target where one of them goes itself or takes over.
+    fn replicas_needed(&self, shard: &Shard<'_>) -> usize {
+        let all_stay = self.reason == Reason::Evacuating && !(self.goes)(shard.primary.0);
+        usize::from(self.want.shape.replicas) + usize::from(!all_stay)
     }
 
     /// A Pod past its end may go at any moment: it does not count as a copy.

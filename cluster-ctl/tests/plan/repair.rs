@@ -212,6 +212,24 @@ fn given_a_pod_whose_deletion_is_stuck_then_its_primary_is_evacuated_by_a_succes
 }
 
 #[test]
+fn given_a_replica_whose_deletion_is_stuck_then_it_leaves_as_soon_as_its_one_successor_is_in_sync() {
+    let mut world = world(3, 1).formed().with(|world| {
+        let pod = world.node("c-03").pod.as_mut().unwrap();
+        (pod.deleting, pod.overdue) = (true, true);
+    });
+    assert!(matches!(world.action(), Action::CreateNodes { nodes, .. } if nodes[0].spec.shard_index == 1));
+    let name = world.add(8, 1).name.clone();
+    assert_eq!(world.plan().action, None, "one successor is enough");
+    world.start(&name, 8);
+    let node = world.node(&name);
+    node.spec.lifecycle = Lifecycle::Active;
+    (node.primary, node.offset, node.state_ok) = (Some("c-02".to_owned()), 100, true);
+    world.all_know_all();
+    world.all_published();
+    assert!(matches!(world.action(), Action::MarkLeaving { node } if node.name == "c-03"));
+}
+
+#[test]
 fn given_a_silent_primary_that_a_person_confirmed_dead_then_its_shard_is_released() {
     let confirmed = |world: &mut crate::world::World| {
         world.silence("c-01", Some(Flag::Fail));
