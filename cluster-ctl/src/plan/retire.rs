@@ -4,11 +4,12 @@
 //! would let a slow process remove a member that was promoted meanwhile.
 
 use shared::api::Lifecycle;
+use shared::valkey::report::NodeReport;
 
+use super::shards::{self, Shard, is_itself};
 use super::{Verdict, view};
-use crate::action::{Action, Decision, Target};
-use crate::model::{Desired, Member, Observed};
-use crate::plan::shards::is_itself;
+use crate::action::{Action, Decision, Target, Wait};
+use crate::model::{Desired, Member, Observed, sync_state};
 use crate::words::Reason;
 
 /// The first step: the member is taken from the published ones and marked Leaving.
@@ -18,7 +19,8 @@ pub(super) fn begin(member: &Member, reason: Reason, why: &str) -> Verdict {
 }
 
 /// The further steps of every member that is marked Leaving.
-pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
+pub(super) fn finish_leaving(seen: &Observed, want: &Desired) -> Verdict {
+    let mut waits = Vec::new();
     for member in seen.staying().filter(|member| member.spec.lifecycle == Lifecycle::Leaving) {
         let Some(id) = member.recorded_id else {
             return delete(member, "it never joined");
@@ -27,13 +29,17 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
             member.verified_dead() || member.report().is_some_and(|report| !is_itself(member, report));
         if !reset {
             let Some(report) = member.report() else {
-                return Verdict::wait(
-                    Reason::Retiring,
-                    format!("{} is Leaving and does not answer", member.name),
-                );
+                let message = format!("{} is Leaving and does not answer", member.name);
+                waits.push(Wait { reason: Reason::Retiring, message });
+                continue;
             };
             if !view::slots_of(seen, id).is_empty() || view::followers(seen, id).next().is_some() {
                 // Promoted after it was marked: rolling treats it as an outdated primary.
+                continue;
+            }
+            if is_needed(seen, want, member, report) {
+                let message = format!("{} leaves when its shard has its replicas without it", member.name);
+                waits.push(Wait { reason: Reason::Retiring, message });
                 continue;
             }
             if report.nodes.len() > 1 {
@@ -66,9 +72,7 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
                 format!("{} goes when {} has answered, which may still list it", member.name, silent.name);
             return Verdict::wait(Reason::Retiring, message);
         }
-        let greeting = |report: &shared::valkey::report::NodeReport| {
-            report.nodes.iter().any(|line| line.flags.handshake)
-        };
+        let greeting = |report: &NodeReport| report.nodes.iter().any(|line| line.flags.handshake);
         if seen.reports().any(|(other, report)| other.name != member.name && greeting(report)) {
             // The greeting may be for its address, and would bring it back under its new ID.
             return Verdict::wait(
@@ -78,7 +82,20 @@ pub(super) fn finish_leaving(seen: &Observed, _want: &Desired) -> Verdict {
         }
         return delete(member, "nobody lists it any more");
     }
-    Verdict::Pass
+    if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
+}
+
+/// A replica in sync whose shard would have fewer replicas than are asked for by now: one was lost, or more were asked for,
+/// since it was marked. Its successor is made beside it, as for a missing one.
+fn is_needed(seen: &Observed, want: &Desired, member: &Member, report: &NodeReport) -> bool {
+    let all = shards::shards(seen);
+    let follows = |shard: &&Shard<'_>| shard.replicas.iter().any(|(other, _)| other.name == member.name);
+    all.values().find(follows).is_some_and(|shard| {
+        !shard.slots.is_empty()
+            && sync_state(report, shard.primary.1).is_synced()
+            && shard.synced().count() < usize::from(want.shape.replicas)
+            && shards::kept(seen, want).contains(&shard.index)
+    })
 }
 
 fn delete(member: &Member, why: &str) -> Verdict {

@@ -242,6 +242,23 @@ fn given_more_replicas_wanted_then_each_shard_gets_one() {
 }
 
 #[test]
+fn given_a_leaving_replica_when_more_are_wanted_again_then_it_goes_only_after_its_successor_has_come() {
+    let mut world = sized(world(3, 1).formed(), 3, 1).with(|world| {
+        world.node("c-03").spec.lifecycle = Lifecycle::Leaving;
+    });
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("not created: {:?}", world.plan()) };
+    assert_eq!((nodes.len(), nodes[0].spec.shard_index), (1, 1));
+    let name = world.add(8, 1).name.clone();
+    world.start(&name, 8);
+    assert!(!matches!(world.plan().action, Some(Action::Reset { .. })));
+    let node = world.node(&name);
+    node.spec.lifecycle = Lifecycle::Active;
+    (node.primary, node.offset, node.state_ok) = (Some("c-02".to_owned()), 100, true);
+    world.all_know_all();
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-03"));
+}
+
+#[test]
 fn given_an_uneven_cluster_then_it_is_evened_out_without_a_third_shard() {
     let world = world(2, 0).formed().with(|world| {
         world.all_published();
