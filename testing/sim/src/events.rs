@@ -144,6 +144,7 @@ impl World {
         let name = self.valkey.name(id);
         self.say("fault", &format!("{name} continues"));
         self.valkey.freeze(id, false);
+        self.take_signals(id);
         let (due, late) = std::mem::take(&mut self.audit.late).into_iter().partition(|(of, _)| *of == id);
         self.audit.late = late;
         let due: Vec<(NodeId, cluster_ctl::ports::Command)> = due;

@@ -6,6 +6,7 @@ use shared::api::{Lifecycle, ValkeyCluster, ValkeyNode};
 
 use crate::world::World;
 use crate::world::apiserver::owner;
+use crate::world::valkey::node::Node;
 
 impl World {
     /// Whether any member of the cluster has left `Joining`.
@@ -20,6 +21,7 @@ impl World {
     pub fn judge_create(&mut self, node: &ValkeyNode) {
         let cluster = &node.spec.cluster_name;
         let Some(spec) = self.api.get::<ValkeyCluster>(cluster) else { return };
+        self.judge_loss(node);
         let snapshot = spec.status.as_ref().and_then(|status| status.target_spec.as_ref());
         let replicas = snapshot.map_or(0, |spec| spec.replicas_per_shard).max(spec.spec.replicas_per_shard);
         let retry = node.annotations().contains_key(shared::names::ANNOTATION_START_ATTEMPT);
@@ -47,6 +49,31 @@ impl World {
                 node.name_any(),
                 node.spec.shard_index
             ));
+        }
+    }
+
+    /// The heir of a lost shard is made: nobody of the shard lives who owns its slots or holds a copy of them.
+    fn judge_loss(&mut self, heir: &ValkeyNode) {
+        let join = heir.labels().get(shared::names::LABEL_JOIN_TYPE);
+        if join.map(String::as_str) != Some("primary") {
+            return;
+        }
+        let of_shard = |node: &&Node| {
+            let object = self.api.get::<ValkeyNode>(&node.home.pod);
+            object.is_some_and(|object| object.spec.shard_index == heir.spec.shard_index)
+        };
+        let keeps = |node: &&Node| match node.primary {
+            None => !node.own_slots().is_empty(),
+            Some(primary) => node.stream.synced && !node.slots_of(primary).is_empty(),
+        };
+        let keeper = self.valkey.of_cluster(&heir.spec.cluster_name).filter(of_shard).find(keeps);
+        if let Some(keeper) = keeper {
+            let words = format!(
+                "{} is made for a lost shard although {} of it lives with its slots",
+                heir.name_any(),
+                keeper.home.pod
+            );
+            self.violated(words);
         }
     }
 

@@ -23,7 +23,10 @@ impl World {
         words.extend(match command {
             Command::SetConfigEpoch(epoch) => self.epoch_in_use(node, epoch.0),
             Command::AddSlots(ranges) => {
-                self.slots_in_use(node, &SlotSet::from_ranges(ranges.iter().copied()))
+                let slots = SlotSet::from_ranges(ranges.iter().copied());
+                let mut words = self.slots_in_use(node, &slots);
+                words.extend(self.claims_in_vain(node, &slots));
+                words
             }
             Command::Meet(ip) => self.meets_stranger(node, *ip),
             Command::Replicate(primary) => self.follows_stranger(node, *primary),
@@ -87,6 +90,22 @@ impl World {
             }
         }
         words
+    }
+
+    /// With an epoch that is not above that of the owner before it the slots would fall back to the dead (facts §9).
+    fn claims_in_vain(&self, node: &Node, slots: &SlotSet) -> Option<String> {
+        let pod = &node.home.pod;
+        if node.epoch == 0 {
+            return Some(format!("{pod} gets slots at epoch 0"));
+        }
+        let before = self.siblings(node).filter(|it| self.is_reachable(it)).find_map(|other| {
+            let owner = other.slots.iter().find(|(id, owned)| **id != node.id && owned.intersects(slots))?;
+            let epoch = other.epoch_of(*owner.0);
+            (epoch >= node.epoch).then(|| (self.valkey.name(*owner.0), epoch))
+        });
+        before.map(|(owner, epoch)| {
+            format!("{pod} gets slots at epoch {}, which {owner} owned at epoch {epoch}", node.epoch)
+        })
     }
 
     fn meets_stranger(&self, node: &Node, ip: IpAddr) -> Vec<String> {
@@ -180,8 +199,17 @@ impl World {
         Vec::new()
     }
 
-    fn is_reachable(&self, node: &Node) -> bool {
+    pub(super) fn is_reachable(&self, node: &Node) -> bool {
         !node.frozen && self.valkey.network.cut_of(node.id) == Cut::default()
+    }
+
+    /// A majority of the slot owners calls `dead` failed and has not heard of it for long.
+    fn missed_by_majority(&self, candidate: &Node, dead: NodeId) -> bool {
+        let misses = |voter: &&Node| {
+            let peer = voter.peers.get(&dead).filter(|peer| peer.fail.is_some());
+            voter.votes() && peer.is_some_and(|peer| self.now - peer.pong > CALM)
+        };
+        self.siblings(candidate).filter(misses).count() >= candidate.majority()
     }
 
     /// The promotion gate: the primary is dead, nobody has its slots yet, and this is its best living copy.
@@ -190,14 +218,14 @@ impl World {
         let (pod, name) = (&node.home.pod, self.valkey.name(dead));
         let mut words = Vec::new();
         // One that a majority has called failed for long is succeeded by vote, dead or not.
-        let failed = node.peers.get(&dead).and_then(|peer| peer.fail);
-        let given_up = kind == FailoverKind::Force && failed.is_some_and(|since| self.now - since > CALM);
+        let given_up = kind == FailoverKind::Force && self.missed_by_majority(node, dead);
         if self.valkey.nodes.contains_key(&dead) && !given_up {
             words.push(format!("{kind:?} on {pod} although {name} lives"));
         }
         let slots = node.slots_of(dead);
-        let successor =
-            self.siblings(node).find(|it| it.primary.is_none() && it.own_slots().intersects(&slots));
+        let successor = self
+            .siblings(node)
+            .find(|it| it.id != dead && it.primary.is_none() && it.own_slots().intersects(&slots));
         if let Some(successor) = successor {
             words.push(format!("{kind:?} on {pod} although {} has succeeded {name}", successor.home.pod));
         }

@@ -11,7 +11,8 @@ mod views;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cluster_ctl::ports::Command;
-use shared::api::ValkeyNode;
+use kube::ResourceExt;
+use shared::api::{ValkeyCluster, ValkeyNode};
 use shared::valkey::types::NodeId;
 
 use crate::clock::Ms;
@@ -20,6 +21,9 @@ use crate::world::valkey::Promotion;
 
 /// Two owners of a slot who reach each other settle it within this time, milliseconds.
 const SETTLING: Ms = 40_000;
+
+/// A failed member of no use is forgotten within this time where no call fails, milliseconds.
+const FORGETTING: Ms = 30_000;
 
 /// No story needs as many actions on one cluster.
 const MANY: u32 = 700;
@@ -88,6 +92,8 @@ pub struct Audit {
     pods: BTreeMap<String, u32>,
     deposed: BTreeMap<NodeId, NodeId>,
     overlaps: BTreeMap<(NodeId, NodeId), Ms>,
+    /// Failed members of no use that are still listed, and since when.
+    unforgotten: BTreeMap<NodeId, Ms>,
     strangers: BTreeSet<(NodeId, NodeId)>,
     intents: BTreeMap<String, u32>,
     /// Number of the latest action by cluster.
@@ -103,6 +109,7 @@ struct Tick {
     intent: bool,
     kinds: BTreeSet<Kind>,
     targets: BTreeSet<String>,
+    promotions: u32,
 }
 
 impl World {
@@ -158,11 +165,16 @@ impl World {
         let formed = self.formed(&cluster);
         let tick = self.audit.ticks.entry((operator.to_owned(), cluster.clone(), number)).or_default();
         tick.targets.insert(pod.to_owned());
+        tick.promotions += u32::from(kind == Kind::Failover);
+        let again = tick.promotions > 1;
         let many = tick.targets.len() > 1 && kind != Kind::Forget;
         if many && formed {
             self.violated(format!(
                 "{operator} sends {kind:?} to several nodes of the formed {cluster} in one tick"
             ));
+        }
+        if again {
+            self.violated(format!("{operator} sends FAILOVER again in one tick of {cluster}, to {pod}"));
         }
         if self.valkey.known.get(&to).is_some_and(|home| home.pod != pod) {
             self.violated(format!("a command for {pod} reaches {}", self.valkey.name(to)));
@@ -227,6 +239,44 @@ impl World {
             let (left, right) = (self.valkey.name(left), self.valkey.name(right));
             self.violated(format!("{left} and {right} own the same slots for {} s", SETTLING / 1000));
         }
+    }
+
+    /// A member that a majority calls failed, that owns nothing and that nobody follows is forgotten soon: the engine greets
+    /// its address, which may be given to another cluster's Pod (facts §9).
+    pub fn judge_forgetting(&mut self) {
+        let mut found: BTreeSet<NodeId> = BTreeSet::new();
+        for cluster in self.api.list::<ValkeyCluster>() {
+            if cluster.metadata.deletion_timestamp.is_none() {
+                found.extend(self.useless(&cluster.name_any()));
+            }
+        }
+        self.audit.unforgotten.retain(|id, _| found.contains(id));
+        let limit = if self.rates == crate::faults::Rates::default() { FORGETTING } else { 4 * FORGETTING };
+        for id in found {
+            let since = *self.audit.unforgotten.entry(id).or_insert(self.now);
+            if self.now - since > limit {
+                let name = self.valkey.name(id);
+                let seconds = limit / 1000;
+                self.violated(format!(
+                    "{name} has failed and is of no use, and after {seconds} s not forgotten"
+                ));
+            }
+        }
+    }
+
+    fn useless(&self, cluster: &str) -> Vec<NodeId> {
+        let heard: Vec<_> = self.valkey.of_cluster(cluster).filter(|node| self.is_reachable(node)).collect();
+        let owners: BTreeSet<NodeId> = heard.iter().flat_map(|node| node.slots.keys().copied()).collect();
+        let mut votes: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for node in heard.iter().filter(|node| node.votes()) {
+            let failed = node.peers.iter().filter(|(_, peer)| peer.fail.is_some());
+            failed.for_each(|(id, _)| *votes.entry(*id).or_default() += 1);
+        }
+        let of_no_use = |id: &NodeId| {
+            !owners.contains(id) && heard.iter().all(|node| node.primary != Some(*id) && node.id != *id)
+        };
+        let failed = votes.into_iter().filter(|(_, votes)| *votes > owners.len() / 2);
+        failed.map(|(id, _)| id).filter(of_no_use).collect()
     }
 
     /// At most one planned hand-over for each shard of a roll.

@@ -257,15 +257,28 @@ impl World {
         let wait = if frozen { grace } else { (50 + self.rng.i64(0..700)).min(grace) };
         self.say("kubelet", &format!("stops {name}"));
         let (uid, at) = (uid.to_owned(), self.now + wait);
-        self.queue.plan(at, move |world| {
-            if let Some(process) = world.valkey.in_pod(&uid).map(|node| node.id) {
-                world.before_end(process);
-                world.valkey.end_gracefully(process, world.now);
-                world.container_ended(process, 0, "Completed");
-            }
-            let at = world.now + 700 + world.rng.i64(0..1_000);
-            world.queue.plan(at, move |world| world.finish_pod(&uid));
-        });
+        self.queue.plan(at, move |world| world.end_stopped(&uid));
+    }
+
+    /// The process of a Pod that was told to go ends; one that is stopped by a signal is killed.
+    fn end_stopped(&mut self, uid: &str) {
+        if let Some((process, frozen)) = self.valkey.in_pod(uid).map(|node| (node.id, node.frozen)) {
+            self.before_end(process);
+            self.valkey.end_gracefully(process, self.now);
+            let (exit_code, reason) = if frozen { (137, "Error") } else { (0, "Completed") };
+            self.container_ended(process, exit_code, reason);
+        }
+        let (uid, at) = (uid.to_owned(), self.now + 700 + self.rng.i64(0..1_000));
+        self.queue.plan(at, move |world| world.finish_pod(&uid));
+    }
+
+    /// A process continues: a SIGTERM that came meanwhile is taken now.
+    pub fn take_signals(&mut self, process: NodeId) {
+        let Some(uid) = self.valkey.known.get(&process).map(|home| home.pod_uid.clone()) else { return };
+        if self.kubelets.pods.get(&uid).is_some_and(|held| held.stopping) {
+            let at = self.now + 50 + self.rng.i64(0..700);
+            self.queue.plan(at, move |world| world.end_stopped(&uid));
+        }
     }
 
     /// The kubelet's last write: the Pod may vanish once no finalizer holds it.

@@ -146,6 +146,7 @@ fn beat(world: &mut World) {
         world.accept_acl();
         world.confirm_dead();
         world.write_keys();
+        world.judge_forgetting();
     }
     world.hear_processes();
     world.judge_step();

@@ -55,8 +55,10 @@ fn a_pod_that_was_deleted_without_grace_proves_the_death_after_a_while() {
 
 #[test]
 fn a_silent_primary_whose_replica_lost_its_election_is_succeeded_by_force() {
-    // The replica that could stand reaches no voter while its election lasts.
-    let events =
-        [(0, Event::Freeze(Victim::Primary, 60_000)), (4_000, Event::Isolate(Victim::Replica, 14_500))];
-    assert!(taken("Failover", (0..12).map(|seed| story(seed, (3, 1), &events))) > 0);
+    // The replica has begun its election when it is cut off from every voter; it is back before the next one.
+    let events = |seed: u64| {
+        let cut_off = 6_000 + i64::try_from(seed).unwrap() * 100;
+        [(0, Event::Freeze(Victim::Primary, 60_000)), (cut_off, Event::Isolate(Victim::Replica, 12_000))]
+    };
+    assert!(taken("Failover", (0..24).map(|seed| story(seed, (3, 1), &events(seed)))) > 0);
 }

@@ -204,10 +204,12 @@ impl ApiServer {
         self.update::<T>(now, name, uid, None, |object| {
             let meta = object.meta_mut();
             let before = meta.deletion_grace_period_seconds;
-            meta.deletion_timestamp.get_or_insert_with(|| time(now));
-            if let Some(grace) = grace {
-                meta.deletion_grace_period_seconds = Some(before.map_or(grace, |old| old.min(grace)));
-            }
+            let grace = grace.map(|grace| before.map_or(grace, |old| old.min(grace)));
+            meta.deletion_grace_period_seconds = grace.or(before);
+            // The end of the grace period, not the moment of the request; earlier when it is shortened.
+            let end = time(now + grace.unwrap_or(0) * 1000);
+            let known = meta.deletion_timestamp.take();
+            meta.deletion_timestamp = Some(known.map_or(end.clone(), |known| known.min(end)));
             Ok(())
         })?;
         Ok(())
