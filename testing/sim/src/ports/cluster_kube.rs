@@ -236,6 +236,9 @@ impl Kube for SimKube {
         to: Lifecycle,
         clear_join_type: bool,
     ) -> Result<(), KubeError> {
+        if self.line.mutant() == Some(Mutant::DeletesUnreset) && to == Lifecycle::Leaving {
+            return self.delete_node("", name, uid).await;
+        }
         let (name, uid) = (name.to_owned(), uid.to_owned());
         let cluster = super::valkey::cluster_of(&name).to_owned();
         let detail = format!("{name} {to}");

@@ -10,6 +10,7 @@ use shared::valkey::error::{LostCause, ValkeyError};
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
+use super::mutants::Mutant;
 use super::{Line, Reply};
 use crate::clock::Ms;
 use crate::faults::Fate;
@@ -107,6 +108,14 @@ impl SimValkey {
         })
     }
 
+    /// What a node said, as this process reads it.
+    fn read(&self, server: &Server, report: &mut NodeReport) {
+        if let Some(mutant) = self.line.mutant() {
+            let formed = self.line.world().formed(cluster_of(&server.pod));
+            mutant.read(report, formed);
+        }
+    }
+
     fn mutated(&self, command: &Command) -> Command {
         let command = command.clone();
         self.line.mutant().map_or_else(|| command.clone(), |mutant| mutant.send(command.clone()))
@@ -173,18 +182,18 @@ impl Valkey for SimValkey {
 
     async fn report(&self, server: &Server) -> Result<NodeReport, ValkeyError> {
         let (_, mut report) = self.ask(server).await?;
-        if let Some(mutant) = self.line.mutant() {
-            mutant.read(&mut report);
-        }
+        self.read(server, &mut report);
         Ok(report)
     }
 
     async fn send(&self, server: &Server, check: &Check<'_>, command: &Command) -> Result<(), SendError> {
         let (id, mut report) = self.ask(server).await?;
-        if let Some(mutant) = self.line.mutant() {
-            mutant.read(&mut report);
-        }
+        self.read(server, &mut report);
         check(&report).map_err(SendError::Precondition)?;
-        Ok(self.command(server, id, self.mutated(command)).await?)
+        let done = self.command(server, id, self.mutated(command)).await;
+        if self.line.mutant() == Some(Mutant::ForceTwice) && matches!(command, Command::Failover(_)) {
+            return Ok(self.command(server, id, command.clone()).await?);
+        }
+        Ok(done?)
     }
 }
