@@ -13,6 +13,7 @@ use shared::names;
 use shared::valkey::client::Credentials;
 use shared::valkey::error::ValkeyError;
 use shared::valkey::types::NodeId;
+use shared::valkey::view::Sharing;
 
 use crate::model::{
     Answer, Cluster, Container, Ending, Member, Millis, Objects, Observed, Pod, PodRecord, Shape,
@@ -74,31 +75,36 @@ pub async fn observe<K: Kube, V: Valkey>(
         }
         members.insert(member.name.clone(), member);
     }
-    let mut seen = Observed { now, cluster, objects, members, last_failover: None };
     if let Some(access) = access {
-        ask_all(valkey, access, &mut seen).await;
+        ask_all(valkey, access, &cluster, &mut members).await;
     }
-    Ok(seen)
+    Ok(Observed::new(now, cluster, objects, members))
 }
 
-/// Asks every server once, `fan_out` at a time.
-async fn ask_all<V: Valkey>(valkey: &V, access: &Access, seen: &mut Observed) {
-    let servers: Vec<(String, Server)> = seen
-        .members
+/// Asks every server once, `fan_out` at a time. Views that agree are kept once, from the moment when they arrive.
+async fn ask_all<V: Valkey>(
+    valkey: &V,
+    access: &Access,
+    cluster: &Cluster,
+    members: &mut BTreeMap<String, Member>,
+) {
+    let servers: Vec<(String, Server)> = members
         .values()
         .filter(|member| member.pod_running())
         .filter_map(|member| {
-            let server = access.server(member.pod.as_ref()?, &member.name, &seen.cluster)?;
+            let server = access.server(member.pod.as_ref()?, &member.name, cluster)?;
             Some((member.name.clone(), server))
         })
         .collect();
-    let answers: Vec<(String, Answer)> = futures::stream::iter(servers)
+    let mut answers = futures::stream::iter(servers)
         .map(|(name, server)| async move { (name, answer(valkey.report(&server).await)) })
-        .buffer_unordered(access.fan_out.max(1))
-        .collect()
-        .await;
-    for (name, answer) in answers {
-        if let Some(member) = seen.members.get_mut(&name) {
+        .buffer_unordered(access.fan_out.max(1));
+    let mut sharing = Sharing::default();
+    while let Some((name, mut answer)) = answers.next().await {
+        if let Answer::Said(report) = &mut answer {
+            sharing.share(&mut report.nodes);
+        }
+        if let Some(member) = members.get_mut(&name) {
             member.answer = answer;
         }
     }

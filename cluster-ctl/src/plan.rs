@@ -2,13 +2,14 @@
 //!
 //! Owns the order of the rules; each rule lives in its own file, in this order. No client, clock, I/O or randomness.
 
-pub mod bootstrap;
+mod bootstrap;
 pub mod deletion;
 pub(crate) mod failover;
 mod islands;
 pub mod join;
 mod lost;
 pub mod outdated;
+mod picture;
 mod retire;
 mod rolling;
 pub mod safety;
@@ -21,6 +22,7 @@ mod view;
 use crate::action::{Decision, Pace, Wait};
 use crate::model::{Desired, Observed, Ownership};
 use crate::words::Reason;
+use picture::Picture;
 
 /// What one rule says.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ impl Verdict {
     }
 }
 
-type Rule = fn(&Observed, &Desired) -> Verdict;
+type Rule = fn(&Picture<'_>, &Desired) -> Verdict;
 
 /// Repair, and the end of what was begun: asked first, in this order.
 const REPAIR: &[Rule] = &[
@@ -91,6 +93,7 @@ fn decide(seen: &Observed, want: &Desired) -> Decision {
             "the auth Secret is gone and no copy of it is accepted by any node; restore it from a backup";
         return Decision::wait(Reason::AuthSecretLost, message, Pace::Wait);
     }
+    let seen = &Picture::new(seen, want);
     if !seen.formed() {
         return bootstrap::plan(seen, want);
     }

@@ -88,8 +88,7 @@ fn is_ready(seen: &Observed, member: &Member) -> bool {
 }
 
 fn primary_report<'a>(seen: &'a Observed, replica: &NodeReport) -> Option<&'a NodeReport> {
-    let id = replica.myself()?.primary?;
-    seen.reports().map(|(_, report)| report).find(|report| report.id == id)
+    seen.answering(replica.myself()?.primary?).map(|(_, report)| report)
 }
 
 /// What a majority of the primaries' views agree on.
@@ -113,7 +112,7 @@ impl Facts {
             })
             .count();
         let replicas = |primary: &NodeReport| {
-            seen.reports().filter(|(_, report)| sync_state(report, primary).is_synced()).count()
+            seen.followers(primary.id).filter(|(_, report)| sync_state(report, primary).is_synced()).count()
         };
         // More than asked for is no lack: while rolling a shard has one more.
         let replicated =

@@ -53,8 +53,8 @@ pub struct SlotSet(Vec<SlotRange>);
 
 impl SlotSet {
     /// The empty set.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self(Vec::new())
     }
 
     /// All 16384 slots.

@@ -11,6 +11,8 @@ use shared::slots::{SLOT_COUNT, SlotSet, contiguous_spread};
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::{Epoch, NodeId};
 
+use super::picture::Picture;
+use super::view::Crowd;
 use super::{failover, lost, stability, start, view};
 use crate::action::{Action, Decision, Pace, Target, Wait};
 use crate::model::{Desired, Member, Observed, Shape, Sync, sync_state};
@@ -18,7 +20,7 @@ use crate::plan::Verdict;
 use crate::words::Reason;
 
 /// The steps of a cluster of which no member has left `Joining`.
-pub fn plan(seen: &Observed, want: &Desired) -> Decision {
+pub(super) fn plan(seen: &Picture<'_>, want: &Desired) -> Decision {
     // While the TLS Secret is invalid repair goes on, as far as no node is made.
     let invalid = match prepare(seen, want) {
         Some(wait) if wait.reason == Reason::TlsInvalid => Some(wait),
@@ -49,7 +51,7 @@ pub fn plan(seen: &Observed, want: &Desired) -> Decision {
 }
 
 /// What must be there before the first node: valid TLS, our objects, the snapshot.
-fn prepare(seen: &Observed, want: &Desired) -> Option<Decision> {
+fn prepare(seen: &Picture<'_>, want: &Desired) -> Option<Decision> {
     if let Err(words) = &want.tls {
         return Some(Decision::wait(Reason::TlsInvalid, words.clone(), Pace::Heartbeat));
     }
@@ -90,29 +92,26 @@ fn prepare(seen: &Observed, want: &Desired) -> Option<Decision> {
 }
 
 /// Every member answers; who becomes primary of what is settled.
-struct Plan<'a> {
-    seen: &'a Observed,
+struct Plan<'a, 'o> {
+    seen: &'a Picture<'o>,
     shape: Shape,
     /// By shard index: the primary (to be) and its slots (to be).
     primaries: BTreeMap<u16, (&'a Member, SlotSet)>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a, 'o> Plan<'a, 'o> {
     /// Settles the primaries: who owns slots already; else the member on the least crowded machine.
-    fn new(seen: &'a Observed, shape: Shape) -> Result<Self, Wait> {
-        let shards = view::live_by_shard(seen);
+    fn new(seen: &'a Picture<'o>, shape: Shape) -> Result<Self, Wait> {
         let ranges = contiguous_spread(shape.shards);
         let mut primaries = BTreeMap::new();
-        let mut chosen: Vec<&Member> = Vec::new();
+        let mut crowd = Crowd::default();
         for (index, range) in (0u16..).zip(&ranges) {
-            let members = shards.get(&index).map(Vec::as_slice).unwrap_or_default();
-            let owners: Vec<&Member> = members
-                .iter()
-                .copied()
-                .filter(|member| member.id().is_some_and(|id| !view::slots_of(seen, id).is_empty()))
-                .collect();
+            let members: Vec<&Member> =
+                seen.staying_of(index).filter(|member| !member.verified_dead()).collect();
+            let owns = |member: &&Member| member.id().is_some_and(|id| !seen.slots_of(id).is_empty());
+            let owners: Vec<&Member> = members.iter().copied().filter(owns).collect();
             let primary = match owners.as_slice() {
-                [] => view::least_crowded(members, &chosen),
+                [] => crowd.least(members),
                 [owner] => Some(*owner),
                 more => {
                     let names: Vec<&str> = more.iter().map(|member| member.name.as_str()).collect();
@@ -120,7 +119,7 @@ impl<'a> Plan<'a> {
                 }
             };
             if let Some(primary) = primary {
-                chosen.push(primary);
+                crowd.add(primary);
                 primaries.insert(index, (primary, SlotSet::from_ranges([*range])));
             }
         }
@@ -146,8 +145,7 @@ impl<'a> Plan<'a> {
 
     /// A unique config epoch for each node that is alone and has none; without it all collide at 0.
     fn set_epochs(&self) -> Option<Decision> {
-        let taken: BTreeSet<Epoch> =
-            self.seen.reports().flat_map(|(_, report)| &report.nodes).map(|line| line.epoch).collect();
+        let taken: BTreeSet<Epoch> = self.seen.lines().map(|line| line.epoch).collect();
         // Beside nodes that already know each other a newcomer must be above every epoch in use.
         let first = if self.seen.any_peer_known() { self.seen.highest_epoch().0 + 1 } else { 1 };
         let mut free = (first..).map(Epoch).filter(|epoch| !taken.contains(epoch));
@@ -165,12 +163,7 @@ impl<'a> Plan<'a> {
     }
 
     fn assign_slots(&self) -> Option<Decision> {
-        let owned: SlotSet = self
-            .seen
-            .reports()
-            .flat_map(|(_, report)| &report.nodes)
-            .flat_map(|line| line.slots.ranges().iter().copied())
-            .collect();
+        let owned = SlotSet::all().difference(self.seen.unowned());
         let mut slots = Vec::new();
         for (primary, share) in self.primaries.values() {
             let own = primary.report()?.myself().map(|line| line.slots.clone()).unwrap_or_default();
@@ -198,35 +191,33 @@ impl<'a> Plan<'a> {
 
     /// Introduces everybody to one seed; gossip does the rest.
     fn meet(&self) -> Option<Decision> {
-        let ids: BTreeSet<NodeId> = self.reports().map(|(_, report)| report.id).collect();
-        let knows = |report: &NodeReport| ids.iter().filter(|id| report.line(**id).is_some()).count();
+        let others = Others::new(self);
         // The seed is whoever knows most, so that a second pass goes on with the first one's work.
         let (_, (seed, seed_report)) = self
             .reports()
-            .map(|(member, report)| (knows(report), (member, report)))
+            .map(|(member, report)| (others.known_to(report), (member, report)))
             .max_by(|(a, (left, _)), (b, (right, _))| a.cmp(b).then_with(|| right.name.cmp(&left.name)))?;
-        let greeting = seed_report.nodes.iter().any(|line| line.flags.handshake);
-        let others: Vec<Target> = self
+        let unknown: Vec<Target> = self
             .reports()
             .filter(|(_, report)| seed_report.line(report.id).is_none())
             .filter_map(|(member, _)| view::target(member))
             .collect();
-        if others.is_empty() {
-            return self.introduce_further(&ids);
+        if unknown.is_empty() {
+            return self.introduce_further(&others);
         }
-        if greeting {
+        if seed_report.nodes.handshakes() > 0 {
             return Some(learning());
         }
-        let message = format!("introducing {} nodes to {}", others.len(), seed.name);
-        let seed = view::target(seed)?;
-        Some(Decision::act(Action::Meet { seed, others }, Reason::MeetingNodes, message))
+        let message = format!("introducing {} nodes to {}", unknown.len(), seed.name);
+        let action = Action::Meet { seed: view::target(seed)?, others: unknown };
+        Some(Decision::act(action, Reason::MeetingNodes, message))
     }
 
     /// Once the seed knows all, whoever still lacks acquaintances makes them itself, one member a tick: gossip from one
     /// seed alone takes seconds.
-    fn introduce_further(&self, ids: &BTreeSet<NodeId>) -> Option<Decision> {
-        let lacks = |report: &NodeReport| ids.iter().any(|id| report.line(*id).is_none());
-        let greets = |report: &NodeReport| report.nodes.iter().any(|line| line.flags.handshake);
+    fn introduce_further(&self, others: &Others<'_>) -> Option<Decision> {
+        let lacks = |report: &NodeReport| others.known_to(report) < others.ids.len();
+        let greets = |report: &NodeReport| report.nodes.handshakes() > 0;
         let behind: Vec<(&Member, &NodeReport)> =
             self.reports().filter(|(_, report)| lacks(report) || greets(report)).collect();
         if behind.is_empty() {
@@ -272,8 +263,10 @@ impl<'a> Plan<'a> {
     fn announce_slots(&self) -> Option<Decision> {
         self.primaries.values().find_map(|(primary, _)| {
             let report = primary.report()?;
-            // Its last greeting is still under way.
-            if report.nodes.iter().any(|line| line.flags.handshake) {
+            // Its last greeting is still under way; or nobody can be behind.
+            if report.nodes.handshakes() > 0
+                || !self.seen.lines_of(report.id).any(|line| line.slots.is_empty())
+            {
                 return None;
             }
             let behind = self.reports().filter(|(_, other)| {
@@ -291,9 +284,7 @@ impl<'a> Plan<'a> {
 
     /// Waits until every node says ok, all slots are served, and every replica is synced.
     fn await_ok(&self) -> Option<Decision> {
-        let terminating =
-            self.seen.staying().find(|member| member.pod.as_ref().is_some_and(|pod| pod.deleting));
-        if let Some(member) = terminating {
+        if let Some(member) = self.seen.terminating().first() {
             return Some(Decision::wait(Reason::PodTerminating, view::terminating_words(member), Pace::Wait));
         }
         let copying: Vec<&str> = self
@@ -327,6 +318,29 @@ impl<'a> Plan<'a> {
             Reason::CompletingJoin,
             message,
         )
+    }
+}
+
+/// The members that are to meet.
+struct Others<'a> {
+    seen: &'a Observed,
+    ids: BTreeSet<NodeId>,
+    /// IDs of members that answer and are not to meet anybody.
+    left_out: Vec<NodeId>,
+}
+
+impl<'a> Others<'a> {
+    fn new(plan: &Plan<'a, '_>) -> Self {
+        let ids: BTreeSet<NodeId> = plan.reports().map(|(_, report)| report.id).collect();
+        let answering: BTreeSet<NodeId> = plan.seen.reports().map(|(_, report)| report.id).collect();
+        let left_out = answering.difference(&ids).copied().collect();
+        Self { seen: plan.seen, ids, left_out }
+    }
+
+    /// How many of them a view lists.
+    fn known_to(&self, report: &NodeReport) -> usize {
+        let left_out = self.left_out.iter().filter(|id| report.line(**id).is_some());
+        self.seen.acquaintances(report.id) - left_out.count()
     }
 }
 

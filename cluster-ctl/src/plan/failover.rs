@@ -3,11 +3,13 @@
 //! A dead primary is succeeded at once. A silent one is left to the engine's own failover; when that does not come, it is
 //! succeeded by force where a majority agrees that it failed, or its Pod is ended so that its death is proved.
 
+use std::collections::BTreeSet;
+
 use shared::valkey::commands::FailoverKind;
 use shared::valkey::report::NodeReport;
-use shared::valkey::types::{NodeId, Offset};
+use shared::valkey::types::{NodeId, NodeLine, Offset};
 
-use super::stability::{dead_owners, failed_for_majority, outage};
+use super::picture::Picture;
 use super::{Verdict, view};
 use crate::action::{Action, Decision, Wait};
 use crate::model::{Container, Desired, Member, Observed};
@@ -20,9 +22,9 @@ const STALE_SECONDS: i64 = 15;
 const LINK_MILLIS: i64 = 5_000;
 
 /// A dead primary of a shard that has a copy: the best copy is promoted at once, by vote where a vote is possible.
-pub(super) fn promote_replica(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn promote_replica(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
-    for (id, dead) in dead_owners(seen) {
+    for (id, dead) in seen.dead_owners().iter().copied() {
         let Some(best) = best_copy(seen, id) else { continue };
         if let Some(why) = promotion_refused(seen, id) {
             let message = format!("{} is dead; {why}", dead.name);
@@ -35,7 +37,7 @@ pub(super) fn promote_replica(seen: &Observed, want: &Desired) -> Verdict {
             waits.push(Wait { reason: Reason::PromotingReplica, message });
             continue;
         }
-        let (kind, what) = if vote_possible(seen, report, id) {
+        let (kind, what) = if can_vote(seen, report, id) {
             (FailoverKind::Force, format!("{} is dead, promoting {}", dead.name, best.name))
         } else {
             (FailoverKind::Takeover, format!("no quorum — issued TAKEOVER on replica {}", best.name))
@@ -55,12 +57,11 @@ pub(super) fn promote_replica(seen: &Observed, want: &Desired) -> Verdict {
 
 /// Slot owners that are silent and not proved dead: the engine's own failover is awaited, then helped; or their death is
 /// made certain; or a person is asked.
-pub(super) fn end_silence(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn end_silence(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
-    for member in seen.members.values().filter(|member| !member.verified_dead() && member.report().is_none())
-    {
+    for member in seen.silent() {
         let Some(id) = member.id() else { continue };
-        if view::slots_of(seen, id).is_empty() || !suspected(seen, id) {
+        if seen.slots_of(id).is_empty() || !suspected(seen, id) {
             continue;
         }
         match silent_owner(seen, want, member, id) {
@@ -72,7 +73,7 @@ pub(super) fn end_silence(seen: &Observed, want: &Desired) -> Verdict {
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
-fn silent_owner(seen: &Observed, want: &Desired, member: &Member, id: NodeId) -> Verdict {
+fn silent_owner(seen: &Picture<'_>, want: &Desired, member: &Member, id: NodeId) -> Verdict {
     let name = &member.name;
     let machine = member.machine.as_deref().unwrap_or("an unknown machine");
     let confirm = format!(
@@ -83,12 +84,12 @@ fn silent_owner(seen: &Observed, want: &Desired, member: &Member, id: NodeId) ->
         let message = format!("{name} on {machine} does not answer and has no copy; {confirm}");
         return Verdict::wait(Reason::PrimaryUnreachable, message);
     };
-    let long = outage(seen, id).filter(|millis| *millis > want.patience.failover_millis);
+    let long = seen.outage(id).filter(|millis| *millis > want.patience.failover_millis);
     let going = member.pod.as_ref().is_some_and(|pod| pod.deleting);
-    if vote_possible(seen, copy, id) {
+    if can_vote(seen, copy, id) {
         let waiting = format!("primary unhealthy but replicas exist, waiting for auto-failover: {name}");
         let wait = Verdict::wait(Reason::AwaitingFailover, waiting);
-        let Some(outage) = long.filter(|_| !going && failed_for_majority(seen, id)) else { return wait };
+        let Some(outage) = long.filter(|_| !going && seen.failed_for_majority(id)) else { return wait };
         let whole = copy_was_linked_until(copy, outage) && promotion_refused(seen, id).is_none();
         if !whole || seen.handed_over_lately(id, want.patience.failover_millis) {
             return wait;
@@ -103,9 +104,7 @@ fn silent_owner(seen: &Observed, want: &Desired, member: &Member, id: NodeId) ->
         return Verdict::act(Decision::act(action, Reason::PromotingReplica, message));
     }
     if let Some(pod) = member.pod.as_ref().filter(|pod| pod.container == Container::Running) {
-        let all = seen
-            .reports()
-            .all(|(_, report)| report.line(id).is_none_or(|it| it.flags.fail || it.flags.pfail));
+        let all = seen.lines_of(id).all(is_suspected);
         if all && long.is_some() && !going {
             let message = format!(
                 "{name} on {machine} answers nobody and too few primaries are left to vote: ending its Pod, so that {} can take over",
@@ -137,9 +136,8 @@ fn behind_death(seen: &Observed, dead: &Member, copy: &NodeReport) -> Option<i64
 }
 
 /// Whether a replica of a dead primary holds a copy of its data: it finished its first sync and does nothing else.
-fn is_copy(report: &NodeReport, dead: NodeId) -> bool {
-    report.myself().and_then(|line| line.primary) == Some(dead)
-        && !report.info.loading
+fn is_copy(report: &NodeReport) -> bool {
+    !report.info.loading
         && report.info.link.as_ref().is_some_and(|link| {
             link.offset > Offset(1)
                 && !link.sync_in_progress
@@ -151,7 +149,7 @@ fn is_copy(report: &NodeReport, dead: NodeId) -> bool {
 /// not compare: the history is that of the copy whose link was up last.
 pub(super) fn best_copy(seen: &Observed, dead: NodeId) -> Option<&Member> {
     let copies: Vec<(&Member, &NodeReport)> =
-        seen.reports().filter(|(_, report)| is_copy(report, dead)).collect();
+        seen.followers(dead).filter(|(_, report)| is_copy(report)).collect();
     let down = |report: &NodeReport| {
         let link = report.info.link.as_ref().filter(|link| !link.up);
         link.and_then(|link| link.down_since_seconds).unwrap_or(0)
@@ -168,15 +166,10 @@ pub(super) fn best_copy(seen: &Observed, dead: NodeId) -> Option<&Member> {
 
 /// Why no replica of `id` may be promoted now: another replica of it is unknown, or some view has moved on.
 fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
-    let moved_on =
-        seen.reports().any(|(_, report)| report.line(id).is_some_and(|line| line.slots.is_empty()));
-    if moved_on {
+    if seen.lines_of(id).any(|line| line.slots.is_empty()) {
         return Some("a successor has been elected and is becoming known".to_owned());
     }
-    let replicas =
-        seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| line.primary == Some(id));
-    for line in replicas {
-        let Some(member) = seen.member_by_id(line.id) else { continue };
+    for member in seen.replicas_of(id).filter_map(|replica| seen.member_by_id(replica)) {
         if member.report().is_none() && !member.verified_dead() {
             return Some(format!("its replica {} does not answer", member.name));
         }
@@ -187,15 +180,57 @@ fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
 /// Whether an election can succeed in the candidate's own view: a majority of the slot-holding primaries, the dead
 /// one included in the count, is alive there.
 pub(crate) fn vote_possible(seen: &Observed, candidate: &NodeReport, dead: NodeId) -> bool {
-    let voters: Vec<_> =
-        candidate.nodes.iter().filter(|line| line.flags.primary && !line.slots.is_empty()).collect();
-    let is_dead = |id: NodeId| id == dead || seen.member_by_id(id).is_some_and(Member::verified_dead);
-    let alive =
-        voters.iter().filter(|line| !line.flags.fail && !line.flags.pfail && !is_dead(line.id)).count();
-    alive > voters.len() / 2
+    let dead_ids = dead_ids(seen);
+    voters(&dead_ids, candidate).suffice_without(dead, candidate, &dead_ids)
+}
+
+/// [`vote_possible`] at a candidate that was seen.
+fn can_vote(seen: &Picture<'_>, candidate: &NodeReport, dead: NodeId) -> bool {
+    seen.voters(candidate).suffice_without(dead, candidate, seen.dead_ids())
+}
+
+/// IDs of the members that are proved dead.
+pub(super) fn dead_ids(seen: &Observed) -> BTreeSet<NodeId> {
+    let dead = seen.members.values().filter(|member| member.verified_dead()).filter_map(Member::id);
+    dead.filter(|id| seen.member_by_id(*id).is_some_and(Member::verified_dead)).collect()
+}
+
+/// The slot-holding primaries of a view.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Voters {
+    all: usize,
+    /// Neither doubted in the view nor proved dead.
+    alive: usize,
+}
+
+/// The slot-holding primaries in the candidate's own view.
+pub(super) fn voters(dead_ids: &BTreeSet<NodeId>, candidate: &NodeReport) -> Voters {
+    let mut voters = Voters { all: 0, alive: 0 };
+    for line in candidate.nodes.common().iter().filter(|line| votes(line)) {
+        voters.all += 1;
+        voters.alive += usize::from(!is_suspected(line) && !dead_ids.contains(&line.id));
+    }
+    voters
+}
+
+impl Voters {
+    /// Whether those alive but `dead` are a majority.
+    fn suffice_without(self, dead: NodeId, candidate: &NodeReport, dead_ids: &BTreeSet<NodeId>) -> bool {
+        let line = candidate.line(dead).filter(|line| votes(line) && !is_suspected(line));
+        let counted = line.is_some() && !dead_ids.contains(&dead);
+        self.alive - usize::from(counted) > self.all / 2
+    }
+}
+
+fn votes(line: &NodeLine) -> bool {
+    line.flags.primary && !line.slots.is_empty()
+}
+
+fn is_suspected(line: &NodeLine) -> bool {
+    line.flags.fail || line.flags.pfail
 }
 
 /// Some view doubts that `id` is alive.
 fn suspected(seen: &Observed, id: NodeId) -> bool {
-    seen.lines_of(id).any(|line| line.flags.fail || line.flags.pfail)
+    seen.lines_of(id).any(is_suspected)
 }

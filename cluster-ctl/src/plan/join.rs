@@ -11,16 +11,17 @@ use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
 use super::outdated::is_outdated;
-use super::shards::{self, Shard};
+use super::picture::Picture;
+use super::shards::Shard;
 use super::{Verdict, retire, start, view};
 use crate::action::{Action, Decision, Target, Wait};
 use crate::model::{Desired, Member, Observed, Sync, sync_state};
 use crate::words::Reason;
 
 /// Brings each `Joining` member one step further.
-pub(super) fn finish_joins(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn finish_joins(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
-    for member in seen.staying().filter(|member| member.spec.lifecycle == Lifecycle::Joining) {
+    for member in seen.joining() {
         match step(seen, want, member) {
             Verdict::Act(decision) => return Verdict::Act(Box::new(decision.with_waits(waits))),
             Verdict::Wait(more) => waits.extend(more),
@@ -30,7 +31,7 @@ pub(super) fn finish_joins(seen: &Observed, want: &Desired) -> Verdict {
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
-fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
+fn step(seen: &Picture<'_>, want: &Desired, member: &Member) -> Verdict {
     if let Some(why) = unwanted(seen, want, member) {
         return retire::begin(member, Reason::Scaling, why);
     }
@@ -38,7 +39,7 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
         return verdict;
     }
     let (Some(report), Some(target)) = (member.report(), view::target(member)) else { return Verdict::Pass };
-    let all = shards::shards(seen);
+    let all = seen.shards();
     let primary = match all.get(&member.shard_index()) {
         Some(shard) => shard.primary,
         None => match founder(seen, want, member) {
@@ -53,21 +54,19 @@ fn step(seen: &Observed, want: &Desired, member: &Member) -> Verdict {
 }
 
 /// Why a joiner is not needed any more.
-fn unwanted(seen: &Observed, want: &Desired, member: &Member) -> Option<&'static str> {
-    let owns = member.id().is_some_and(|id| !view::slots_of(seen, id).is_empty());
+fn unwanted(seen: &Picture<'_>, want: &Desired, member: &Member) -> Option<&'static str> {
+    let owns = member.id().is_some_and(|id| !seen.slots_of(id).is_empty());
     if owns {
         return None;
     }
     // A shard is drained before its members go: until then it keeps its replicas.
-    let drained = view::slots_of_shard(seen, member.shard_index()).is_empty();
-    if drained && !shards::kept(seen, want).contains(&member.shard_index()) {
+    let drained = !view::shard_owns(seen, member.shard_index());
+    if drained && !seen.kept().contains(&member.shard_index()) {
         return Some("its shard is not wanted any more");
     }
     let serving: Vec<&Member> = seen
-        .staying()
-        .filter(|other| {
-            other.shard_index() == member.shard_index() && other.spec.lifecycle == Lifecycle::Active
-        })
+        .staying_of(member.shard_index())
+        .filter(|other| other.spec.lifecycle == Lifecycle::Active)
         // One past its end is being replaced by the very joiner.
         .filter(|other| !other.verified_dead() && !other.pod.as_ref().is_some_and(|pod| pod.overdue))
         .collect();
@@ -83,11 +82,10 @@ fn unwanted(seen: &Observed, want: &Desired, member: &Member) -> Option<&'static
 /// The member around which a new shard gathers: the lowest name, once every node of the shard answers. Replicas made for a
 /// shard whose other members died before it owned a slot count as well: while every slot has a living owner, there is
 /// nobody else whom they could be waiting for.
-fn founder<'a>(seen: &'a Observed, want: &Desired, member: &Member) -> Option<(&'a Member, &'a NodeReport)> {
-    let of_shard =
-        seen.staying().filter(|other| other.shard_index() == member.shard_index() && !other.verified_dead());
-    let of_shard: Vec<&Member> = of_shard.collect();
-    let orphaned = view::claimed(seen).len() == SLOT_COUNT
+fn founder<'a>(seen: &Picture<'a>, want: &Desired, member: &Member) -> Option<(&'a Member, &'a NodeReport)> {
+    let of_shard: Vec<&Member> =
+        seen.staying_of(member.shard_index()).filter(|other| !other.verified_dead()).collect();
+    let orphaned = seen.claimed().len() == SLOT_COUNT
         && of_shard.iter().all(|other| other.spec.lifecycle == Lifecycle::Joining);
     let siblings: Vec<&Member> = of_shard
         .into_iter()
@@ -108,7 +106,7 @@ fn founder<'a>(seen: &'a Observed, want: &Desired, member: &Member) -> Option<(&
 
 /// A primary needs to be known; one that takes slots owns them already, one of a new shard gets them later.
 fn join_as_primary<'s, 'a: 's>(
-    seen: &Observed,
+    seen: &Picture<'_>,
     member: &Member,
     report: &NodeReport,
     target: Target,
@@ -121,7 +119,7 @@ fn join_as_primary<'s, 'a: 's>(
 }
 
 fn join_as_replica<'s, 'a: 's>(
-    seen: &Observed,
+    seen: &Picture<'_>,
     member: &Member,
     (report, target): (&NodeReport, Target),
     (primary, primary_report): (&Member, &NodeReport),
@@ -154,11 +152,10 @@ fn introduce<'s, 'a: 's>(
     target: Target,
     all: impl Iterator<Item = &'s Shard<'a>>,
 ) -> Verdict {
-    let greets = |report: &NodeReport| report.nodes.iter().any(|line| line.flags.handshake);
     let seed = all
         .filter(|shard| !shard.slots.is_empty() && shard.primary.1.id != report.id)
         .map(|shard| shard.primary)
-        .find(|(_, seed)| seed.line(report.id).is_none() && !greets(seed));
+        .find(|(_, seed)| seed.line(report.id).is_none() && seed.nodes.handshakes() == 0);
     let Some(seed) = seed.and_then(|(seed, _)| view::target(seed)) else {
         return waiting(member, Reason::NodesMeeting, "is being introduced");
     };
@@ -181,16 +178,18 @@ fn waiting(member: &Member, reason: Reason, what: &str) -> Verdict {
     Verdict::Wait(vec![Wait { reason, message: format!("{} {what}", member.name) }])
 }
 
-/// A majority of the slot-holding primaries lists `id` by its real ID. The dead do not count; a shard that nobody answers
-/// for does, although no view may show that it owns slots.
-fn known_to_majority(seen: &Observed, id: NodeId) -> bool {
-    let owns = |report: &NodeReport| report.myself().is_some_and(|line| !line.slots.is_empty());
-    let living: BTreeSet<NodeId> = view::owners(seen)
-        .into_keys()
-        .filter(|id| seen.member_by_id(*id).is_none_or(|member| !member.verified_dead()))
-        .collect();
-    let knowing = seen.reports().filter(|(_, report)| owns(report) && report.line(id).is_some()).count();
-    2 * knowing > living.len() + unheard_shards(seen, &living)
+/// A majority of the slot-holding primaries lists `id` by its real ID.
+fn known_to_majority(seen: &Picture<'_>, id: NodeId) -> bool {
+    2 * seen.listed_by_owners(id) > seen.electorate()
+}
+
+/// The slot-holding primaries. The dead do not count; a shard that nobody answers for does, although no view may show
+/// that it owns slots.
+pub(super) fn electorate(seen: &Observed) -> usize {
+    let owners = seen.owners().keys().copied();
+    let living: BTreeSet<NodeId> =
+        owners.filter(|id| seen.member_by_id(*id).is_none_or(|member| !member.verified_dead())).collect();
+    living.len() + unheard_shards(seen, &living)
 }
 
 /// Shards with a member that may live, of which none answers and none is among the `owners`.

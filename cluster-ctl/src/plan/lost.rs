@@ -13,17 +13,18 @@ use shared::valkey::report::NodeReport;
 use shared::valkey::types::{Epoch, NodeId};
 
 use super::failover::best_copy;
-use super::stability::{dead_owners, orphaned_slots};
+use super::picture::Picture;
+use super::stability::orphaned_slots;
 use super::{Verdict, retire, shards, start, view};
 use crate::action::{Action, Decision, Target, Wait};
-use crate::model::{Desired, Member, Observed};
+use crate::model::{Desired, Member};
 use crate::words::Reason;
 
 /// A shard of which every member is proved dead or holds no copy: its slots go to a fresh node, above every epoch in
 /// use, and only when all views agree is the dead owner forgotten.
-pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn replace_lost_primary(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
-    for (id, dead) in dead_owners(seen) {
+    for (id, dead) in seen.dead_owners().iter().copied() {
         if best_copy(seen, id).is_some() {
             continue;
         }
@@ -36,7 +37,7 @@ pub(super) fn replace_lost_primary(seen: &Observed, want: &Desired) -> Verdict {
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
-fn replace(seen: &Observed, want: &Desired, id: NodeId, dead: &Member) -> Verdict {
+fn replace(seen: &Picture<'_>, want: &Desired, id: NodeId, dead: &Member) -> Verdict {
     if let Some(unknown) = unknown_of_shard(seen, id, dead) {
         let message = format!(
             "{} is dead and {} of its shard, which may hold its data, does not answer; it comes back, or its death is confirmed with the annotation {}",
@@ -47,7 +48,7 @@ fn replace(seen: &Observed, want: &Desired, id: NodeId, dead: &Member) -> Verdic
         return Verdict::wait(Reason::PrimaryUnreachable, message);
     }
     // First of all: one that still follows the dead owner could be elected after its slots were given away.
-    if let Some(on) = view::followers(seen, id).find_map(|(member, _)| view::target(member)) {
+    if let Some(on) = seen.followers(id).find_map(|(member, _)| view::target(member)) {
         let message = format!("{} never had a copy of the lost {}, resetting it", on.node.name, dead.name);
         return Verdict::act(Decision::act(Action::Reset { on }, Reason::ShardLost, message));
     }
@@ -75,29 +76,25 @@ fn replace(seen: &Observed, want: &Desired, id: NodeId, dead: &Member) -> Verdic
 
 /// Slots that no view shows as owned, once everybody has been heard, are orphans of a shard that was lost with all who
 /// knew of it: they go to the shards that have no owner, a part to each, or to the smallest.
-pub(super) fn give_unowned(seen: &Observed, want: &Desired) -> Verdict {
-    let unowned = view::unowned(seen);
+pub(super) fn give_unowned(seen: &Picture<'_>, want: &Desired) -> Verdict {
+    let unowned = seen.unowned();
     if unowned.is_empty() {
         return Verdict::Pass;
     }
-    if let Some(wait) = not_all_heard(seen, &unowned) {
+    if let Some(wait) = not_all_heard(seen, unowned) {
         return Verdict::Wait(vec![wait]);
     }
-    let owning: BTreeSet<u16> = view::owners(seen)
-        .into_keys()
-        .filter_map(|id| seen.member_by_id(id))
-        .map(Member::shard_index)
-        .collect();
-    let recorded = shards::recorded_indices(seen);
-    let mut places: Vec<u16> = shards::kept(seen, want).difference(&owning).copied().collect();
+    let owners = seen.owners().keys().filter_map(|id| seen.member_by_id(*id));
+    let owning: BTreeSet<u16> = owners.map(Member::shard_index).collect();
+    let recorded = seen.recorded();
+    let mut places: Vec<u16> = seen.kept().difference(&owning).copied().collect();
     if places.is_empty() && recorded.len() < usize::from(want.shape.shards) {
         places.extend((0..want.shape.shards).find(|index| !recorded.contains(index)));
     }
     if places.is_empty() {
-        let smallest =
-            shards::shards(seen).into_values().min_by_key(|shard| (shard.slots.len(), shard.index));
+        let smallest = seen.shards().values().min_by_key(|shard| (shard.slots.len(), shard.index));
         let Some(smallest) = smallest else { return Verdict::Pass };
-        return assign(seen, smallest.primary.0, unowned, "gets slots that nobody owned any more");
+        return assign(seen, smallest.primary.0, unowned.clone(), "gets slots that nobody owned any more");
     }
     let count = u16::try_from(places.len()).unwrap_or(u16::MAX);
     let share = unowned.take(unowned.len().div_ceil(count));
@@ -112,8 +109,8 @@ pub(super) fn give_unowned(seen: &Observed, want: &Desired) -> Verdict {
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
-fn give(seen: &Observed, want: &Desired, index: u16, share: &SlotSet) -> Verdict {
-    let anchor = shards::shards(seen).remove(&index).map(|shard| shard.primary);
+fn give(seen: &Picture<'_>, want: &Desired, index: u16, share: &SlotSet) -> Verdict {
+    let anchor = seen.shards().get(&index).map(|shard| shard.primary);
     let Some((heir, report)) = anchor.or_else(|| fresh(seen, index)) else {
         return make_heir(seen, want, index, &format!("shard {index}"));
     };
@@ -125,14 +122,14 @@ fn give(seen: &Observed, want: &Desired, index: u16, share: &SlotSet) -> Verdict
 
 /// A replica of a dead primary that owned nothing: nothing is lost with it, and as long as it is followed it cannot be
 /// forgotten.
-pub(super) fn release_followers(seen: &Observed, _want: &Desired) -> Verdict {
+pub(super) fn release_followers(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     // A slot that nobody shows may have been the dead one's.
-    if !view::unowned(seen).is_empty() && seen.unknown().is_some() {
+    if !seen.unowned().is_empty() && seen.unknown().is_some() {
         return Verdict::Pass;
     }
-    for member in seen.members.values().filter(|member| member.verified_dead()) {
-        let Some(id) = member.id().filter(|id| view::slots_of(seen, *id).is_empty()) else { continue };
-        let follower = view::followers(seen, id).find_map(|(follower, _)| view::target(follower));
+    for member in seen.dead() {
+        let Some(id) = member.id().filter(|id| seen.slots_of(*id).is_empty()) else { continue };
+        let follower = seen.followers(id).find_map(|(follower, _)| view::target(follower));
         if let Some(on) = follower {
             let message = format!(
                 "{} follows {}, which is dead and owned nothing: resetting it",
@@ -145,11 +142,13 @@ pub(super) fn release_followers(seen: &Observed, _want: &Desired) -> Verdict {
 }
 
 /// A member that was reset and is known again under its new ID is reset again: only alone it may go.
-pub(super) fn reset_again(seen: &Observed, _want: &Desired) -> Verdict {
+pub(super) fn reset_again(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     let again = seen
-        .staying()
-        .filter(|member| member.spec.lifecycle != Lifecycle::Leaving && shards::lingers(seen, member))
-        .find_map(|member| view::target(member).filter(|on| view::slots_of(seen, on.id).is_empty()));
+        .gone()
+        .iter()
+        .filter(|member| !member.deleting && member.spec.lifecycle != Lifecycle::Leaving)
+        .filter(|member| shards::lingers(seen, member))
+        .find_map(|member| view::target(member).filter(|on| seen.slots_of(on.id).is_empty()));
     again.map_or(Verdict::Pass, |on| {
         let message = format!("resetting {} again: others still know it", on.node.name);
         Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message))
@@ -158,12 +157,10 @@ pub(super) fn reset_again(seen: &Observed, _want: &Desired) -> Verdict {
 
 /// The node of the shard that can take slots over: alone and empty. Of several the one that was begun with, so that
 /// every tick chooses the same.
-fn fresh(seen: &Observed, index: u16) -> Option<(&Member, &NodeReport)> {
-    seen.reports()
+fn fresh<'a>(seen: &Picture<'a>, index: u16) -> Option<(&'a Member, &'a NodeReport)> {
+    seen.reports_of(index)
         .filter(|(member, report)| {
-            !member.deleting
-                && member.shard_index() == index
-                && member.spec.lifecycle != Lifecycle::Leaving
+            member.spec.lifecycle != Lifecycle::Leaving
                 && shards::is_itself(member, report)
                 && report.nodes.len() == 1
                 && report.info.keys == 0
@@ -177,17 +174,15 @@ fn fresh(seen: &Observed, index: u16) -> Option<(&Member, &NodeReport)> {
 
 /// A node that has joined already, empty, cannot take over slots that its own view gives to the dead owner: it goes, so
 /// that a fresh one can. Replicas first.
-fn clear_the_place(seen: &Observed, index: u16) -> Option<Verdict> {
+fn clear_the_place(seen: &Picture<'_>, index: u16) -> Option<Verdict> {
     let mut joined: Vec<(&Member, &NodeReport)> = seen
-        .reports()
+        .reports_of(index)
         .filter(|(member, report)| {
-            !member.deleting
-                && member.shard_index() == index
-                && member.spec.lifecycle != Lifecycle::Leaving
+            member.spec.lifecycle != Lifecycle::Leaving
                 && shards::is_itself(member, report)
-                && report.nodes.iter().filter(|line| !line.flags.handshake).count() > 1
+                && report.nodes.len() - report.nodes.handshakes() > 1
                 && report.info.keys == 0
-                && view::slots_of(seen, report.id).is_empty()
+                && seen.slots_of(report.id).is_empty()
         })
         .collect();
     joined.sort_by_key(|(member, report)| (report.info.role == Role::Primary, member.name.clone()));
@@ -196,7 +191,7 @@ fn clear_the_place(seen: &Observed, index: u16) -> Option<Verdict> {
         let why = "it joined its lost shard without the slots";
         return Some(retire::begin(member, Reason::ShardLost, why));
     }
-    if view::followers(seen, report.id).next().is_some() {
+    if seen.followers(report.id).next().is_some() {
         return None;
     }
     let on = view::target(member)?;
@@ -206,8 +201,8 @@ fn clear_the_place(seen: &Observed, index: u16) -> Option<Verdict> {
 }
 
 /// A node for the shard, unless one is on its way.
-fn make_heir(seen: &Observed, want: &Desired, index: u16, lost: &str) -> Verdict {
-    let coming = seen.staying().filter(|member| member.shard_index() == index).find(|member| {
+fn make_heir(seen: &Picture<'_>, want: &Desired, index: u16, lost: &str) -> Verdict {
+    let coming = seen.staying_of(index).find(|member| {
         let reset = member.report().is_some_and(|report| !shards::is_itself(member, report));
         !member.verified_dead() && !reset && member.spec.lifecycle != Lifecycle::Leaving
     });
@@ -225,7 +220,7 @@ fn make_heir(seen: &Observed, want: &Desired, index: u16, lost: &str) -> Verdict
 }
 
 /// An epoch above every one in use, for an heir that has none yet and knows nobody.
-fn raise_epoch(seen: &Observed, heir: &Member, report: &NodeReport, what: &str) -> Option<Verdict> {
+fn raise_epoch(seen: &Picture<'_>, heir: &Member, report: &NodeReport, what: &str) -> Option<Verdict> {
     let none_yet = report.nodes.len() == 1 && report.myself().is_some_and(|line| line.epoch.0 == 0);
     let target = view::target(heir).filter(|_| none_yet)?;
     if let Some(unknown) = seen.unknown() {
@@ -239,7 +234,7 @@ fn raise_epoch(seen: &Observed, heir: &Member, report: &NodeReport, what: &str) 
     Some(Verdict::act(Decision::act(action, Reason::ShardLost, message)))
 }
 
-fn assign(seen: &Observed, heir: &Member, slots: SlotSet, what: &str) -> Verdict {
+fn assign(seen: &Picture<'_>, heir: &Member, slots: SlotSet, what: &str) -> Verdict {
     if let Some(wait) = not_all_heard(seen, &slots) {
         return Verdict::Wait(vec![wait]);
     }
@@ -253,7 +248,7 @@ fn assign(seen: &Observed, heir: &Member, slots: SlotSet, what: &str) -> Verdict
 }
 
 /// Why slots may still be somebody's.
-fn not_all_heard(seen: &Observed, slots: &SlotSet) -> Option<Wait> {
+fn not_all_heard(seen: &Picture<'_>, slots: &SlotSet) -> Option<Wait> {
     if let Some(unknown) = seen.unknown() {
         let message = format!(
             "{slots} have no living owner; they are given to another when {} has answered, which may own them, or is confirmed dead with the annotation {}",
@@ -268,15 +263,10 @@ fn not_all_heard(seen: &Observed, slots: &SlotSet) -> Option<Wait> {
 }
 
 /// A member of the shard, by record or by any view, that is neither dead nor answering.
-fn unknown_of_shard<'a>(seen: &'a Observed, id: NodeId, dead: &'a Member) -> Option<&'a Member> {
-    let of_view = seen
-        .reports()
-        .flat_map(|(_, report)| &report.nodes)
-        .filter(|line| line.primary == Some(id))
-        .filter_map(|line| seen.member_by_id(line.id));
-    let of_record = seen
-        .members
-        .values()
-        .filter(|member| member.shard_index() == dead.shard_index() && member.recorded_id.is_some());
-    of_view.chain(of_record).find(|member| !member.verified_dead() && member.report().is_none())
+fn unknown_of_shard<'s>(seen: &'s Picture<'_>, id: NodeId, dead: &Member) -> Option<&'s Member> {
+    let is_unknown = |member: &&Member| !member.verified_dead() && member.report().is_none();
+    let of_view = seen.replicas_of(id).filter_map(|replica| seen.member_by_id(replica)).find(is_unknown);
+    of_view.or_else(|| {
+        seen.of_shard(dead.shard_index()).filter(|member| member.recorded_id.is_some()).find(is_unknown)
+    })
 }

@@ -1,6 +1,6 @@
 //! Whether a node is what would be created now. Compares specs, never running processes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shared::api::ValkeyNodeSpec;
 
@@ -8,17 +8,22 @@ use shared::api::ValkeyNodeSpec;
 /// the user's settings, zones (as a set), node selector, TLS Secret. Defaults and forced settings of the operator are
 /// not part of a node's spec, so that a new release rolls nothing; the zone spread governs future pods only.
 pub fn is_outdated(spec: &ValkeyNodeSpec, template: &ValkeyNodeSpec) -> bool {
-    let zones = |spec: &ValkeyNodeSpec| -> BTreeSet<String> {
-        spec.placement.as_ref().map(|placement| placement.zones.iter().cloned().collect()).unwrap_or_default()
-    };
-    let selector = |spec: &ValkeyNodeSpec| {
-        spec.placement.as_ref().map(|placement| placement.node_selector.clone()).unwrap_or_default()
-    };
+    fn zones(spec: &ValkeyNodeSpec) -> &[String] {
+        spec.placement.as_ref().map_or(&[], |placement| &placement.zones)
+    }
+    fn sorted(zones: &[String]) -> BTreeSet<&str> {
+        zones.iter().map(String::as_str).collect()
+    }
+    fn selector(spec: &ValkeyNodeSpec) -> Option<&BTreeMap<String, String>> {
+        let placement = spec.placement.as_ref();
+        placement.map(|placement| &placement.node_selector).filter(|selector| !selector.is_empty())
+    }
+    let same_zones = |left: &[String], right: &[String]| left == right || sorted(left) == sorted(right);
     spec.image != template.image
         || spec.cpu != template.cpu
         || spec.memory != template.memory
         || spec.valkey_settings != template.valkey_settings
         || spec.tls_secret != template.tls_secret
-        || zones(spec) != zones(template)
+        || !same_zones(zones(spec), zones(template))
         || selector(spec) != selector(template)
 }

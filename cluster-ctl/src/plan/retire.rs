@@ -3,13 +3,13 @@
 //! The removal happens at the node (`CLUSTER RESET HARD`, refused on a primary with keys): deleting the object first
 //! would let a slow process remove a member that was promoted meanwhile.
 
-use shared::api::Lifecycle;
 use shared::valkey::report::NodeReport;
 
-use super::shards::{self, Shard, is_itself};
+use super::picture::Picture;
+use super::shards::is_itself;
 use super::{Verdict, view};
 use crate::action::{Action, Decision, Target, Wait};
-use crate::model::{Desired, Member, Observed, sync_state};
+use crate::model::{Desired, Member, sync_state};
 use crate::words::Reason;
 
 /// The first step: the member is taken from the published ones and marked Leaving.
@@ -19,9 +19,9 @@ pub(super) fn begin(member: &Member, reason: Reason, why: &str) -> Verdict {
 }
 
 /// The further steps of every member that is marked Leaving.
-pub(super) fn finish_leaving(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn finish_leaving(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
-    for member in seen.staying().filter(|member| member.spec.lifecycle == Lifecycle::Leaving) {
+    for member in seen.leaving() {
         let Some(id) = member.recorded_id else {
             return delete(member, "it never joined");
         };
@@ -33,7 +33,7 @@ pub(super) fn finish_leaving(seen: &Observed, want: &Desired) -> Verdict {
                 waits.push(Wait { reason: Reason::Retiring, message });
                 continue;
             };
-            if !view::slots_of(seen, id).is_empty() || view::followers(seen, id).next().is_some() {
+            if !seen.slots_of(id).is_empty() || seen.followers(id).next().is_some() {
                 // Promoted after it was marked: rolling treats it as an outdated primary.
                 continue;
             }
@@ -50,7 +50,7 @@ pub(super) fn finish_leaving(seen: &Observed, want: &Desired) -> Verdict {
         }
         if let Some(report) = member.report().filter(|report| !is_itself(member, report)) {
             // Somebody was still learning of it by gossip, and introduced it again under its new ID.
-            if report.nodes.len() > 1 || view::listed_by_others(seen, report.id) {
+            if report.nodes.len() > 1 || seen.listed_by_others(report.id) {
                 let Some(on) = view::target(member) else { continue };
                 let message = format!("resetting {} again: others still know it", member.name);
                 return Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message));
@@ -72,8 +72,10 @@ pub(super) fn finish_leaving(seen: &Observed, want: &Desired) -> Verdict {
                 format!("{} goes when {} has answered, which may still list it", member.name, silent.name);
             return Verdict::wait(Reason::Retiring, message);
         }
-        let greeting = |report: &NodeReport| report.nodes.iter().any(|line| line.flags.handshake);
-        if seen.reports().any(|(other, report)| other.name != member.name && greeting(report)) {
+        let greeting = |(other, report): (&Member, &NodeReport)| {
+            other.name != member.name && report.nodes.handshakes() > 0
+        };
+        if seen.reports().any(greeting) {
             // The greeting may be for its address, and would bring it back under its new ID.
             return Verdict::wait(
                 Reason::Retiring,
@@ -87,14 +89,16 @@ pub(super) fn finish_leaving(seen: &Observed, want: &Desired) -> Verdict {
 
 /// A replica in sync whose shard would have fewer replicas than are asked for by now: one was lost, or more were asked for,
 /// since it was marked. Its successor is made beside it, as for a missing one.
-fn is_needed(seen: &Observed, want: &Desired, member: &Member, report: &NodeReport) -> bool {
-    let all = shards::shards(seen);
-    let follows = |shard: &&Shard<'_>| shard.replicas.iter().any(|(other, _)| other.name == member.name);
-    all.values().find(follows).is_some_and(|shard| {
+fn is_needed(seen: &Picture<'_>, want: &Desired, member: &Member, report: &NodeReport) -> bool {
+    let primary = report.myself().and_then(|line| seen.answering(line.primary?));
+    let shard = primary.and_then(|(primary, _)| seen.shards().get(&primary.shard_index()));
+    let followed =
+        shard.filter(|shard| shard.replicas.iter().any(|(replica, _)| replica.name == member.name));
+    followed.is_some_and(|shard| {
         !shard.slots.is_empty()
             && sync_state(report, shard.primary.1).is_synced()
             && shard.synced().count() < usize::from(want.shape.replicas)
-            && shards::kept(seen, want).contains(&shard.index)
+            && seen.kept().contains(&shard.index)
     })
 }
 

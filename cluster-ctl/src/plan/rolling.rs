@@ -6,14 +6,16 @@ use shared::valkey::commands::FailoverKind;
 use shared::valkey::info::Role;
 
 use super::outdated::is_outdated;
-use super::shards::{self, Shard, kept, shards};
+use super::picture::Picture;
+use super::shards::{self, Shard};
+use super::view::Crowd;
 use super::{Verdict, retire, stability, start, view};
 use crate::action::{Action, Decision, Wait};
-use crate::model::{Desired, Member, Observed};
+use crate::model::{Desired, Member};
 use crate::words::Reason;
 
 /// Nodes with an outdated spec.
-pub(super) fn roll(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn roll(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let Ok(template) = &want.template else { return Verdict::Pass };
     let goes = |member: &Member| is_outdated(&member.spec, template);
     Replacement { seen, want, goes: &goes, reason: Reason::Rolling, why: "its spec is outdated" }.step()
@@ -21,19 +23,18 @@ pub(super) fn roll(seen: &Observed, want: &Desired) -> Verdict {
 
 /// Members that Kubernetes gave up although they still run: a Pod that should have ended by now (a dead kubelet), or a
 /// Leaving member that was promoted after it was marked. A Pod that is only being deleted is left to its own end.
-pub(super) fn evacuate(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn evacuate(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let goes = |member: &Member| {
         let promoted = member.spec.lifecycle == Lifecycle::Leaving
-            && member.recorded_id.is_some_and(|id| !view::slots_of(seen, id).is_empty());
+            && member.recorded_id.is_some_and(|id| !seen.slots_of(id).is_empty());
         promoted || member.pod.as_ref().is_some_and(|pod| pod.overdue)
     };
     let replacement =
         Replacement { seen, want, goes: &goes, reason: Reason::Evacuating, why: "Kubernetes gave it up" };
     match replacement.step() {
         Verdict::Pass => {
-            let ending = seen.staying().filter(|member| {
-                member.report().is_some()
-                    && member.pod.as_ref().is_some_and(|pod| pod.deleting && !pod.overdue)
+            let ending = seen.terminating().iter().filter(|member| {
+                member.report().is_some() && member.pod.as_ref().is_some_and(|pod| !pod.overdue)
             });
             let waits: Vec<Wait> = ending
                 .map(|member| Wait {
@@ -48,23 +49,22 @@ pub(super) fn evacuate(seen: &Observed, want: &Desired) -> Verdict {
 }
 
 /// The replacement of the members that `goes` names.
-struct Replacement<'a> {
-    seen: &'a Observed,
+struct Replacement<'a, 'o> {
+    seen: &'a Picture<'o>,
     want: &'a Desired,
     goes: &'a dyn Fn(&Member) -> bool,
     reason: Reason,
     why: &'a str,
 }
 
-impl Replacement<'_> {
+impl Replacement<'_, '_> {
     /// The next step of the lowest shard that has a member to go.
     ///
     /// A new node joins as a replica and syncs; only above the target is a replica retired; when only the primary is to
     /// go it hands over to a replica that stays and is retired as one. So the shard is never below its target, and
     /// clients see one hand-over.
     fn step(&self) -> Verdict {
-        let keep = kept(self.seen, self.want);
-        let all = shards(self.seen);
+        let (keep, all) = (self.seen.kept(), self.seen.shards());
         let mut kept_shards = all.values().filter(|shard| keep.contains(&shard.index));
         let Some(shard) = kept_shards.find(|shard| shard.members().any(|(member, _)| (self.goes)(member)))
         else {
@@ -112,8 +112,8 @@ impl Replacement<'_> {
 
     /// Members of the shard that live and stay.
     fn present(&self, shard: &Shard<'_>) -> usize {
-        let of_shard = self.seen.staying().filter(|member| member.shard_index() == shard.index);
-        of_shard
+        self.seen
+            .staying_of(shard.index)
             .filter(|member| member.spec.lifecycle != Lifecycle::Leaving)
             .filter(|member| !stability::is_missing(self.seen, self.want, member))
             .filter(|member| member.name == shard.primary.0.name || self.serves(member))
@@ -129,10 +129,9 @@ impl Replacement<'_> {
             .filter(|member| !(self.goes)(member))
             .filter(|member| member.pod.as_ref().is_some_and(|pod| pod.published && !pod.deleting))
             .collect();
-        let all = shards(self.seen);
-        let others: Vec<&Member> =
-            all.values().filter(|other| other.index != shard.index).map(|other| other.primary.0).collect();
-        let Some(on) = view::least_crowded(&fit, &others).and_then(view::target) else {
+        let others = self.seen.shards().values().filter(|other| other.index != shard.index);
+        let crowd: Crowd<'_> = others.map(|other| other.primary.0).collect();
+        let Some(on) = crowd.least(fit).and_then(view::target) else {
             return wait("waits until its new replica is published");
         };
         // A link is up for a replica up to a second before its primary has heard from it; only then is it known how far
@@ -158,28 +157,26 @@ impl Replacement<'_> {
 
 /// A member that came back as a primary of nothing while another serves its shard: it is no replica of it, and would be
 /// counted as one.
-fn second_primary<'a>(seen: &'a Observed, shard: &Shard<'_>) -> Option<&'a Member> {
+fn second_primary<'a>(seen: &Picture<'a>, shard: &Shard<'_>) -> Option<&'a Member> {
     if shard.slots.is_empty() {
         return None;
     }
-    let idle = seen.reports().find(|(member, report)| {
-        !member.deleting
-            && member.shard_index() == shard.index
-            && member.name != shard.primary.0.name
+    let idle = seen.reports_of(shard.index).find(|(member, report)| {
+        member.name != shard.primary.0.name
             && member.spec.lifecycle == Lifecycle::Active
             && report.info.role == Role::Primary
             && shards::is_itself(member, report)
-            && view::slots_of(seen, report.id).is_empty()
-            && view::followers(seen, report.id).next().is_none()
+            && seen.slots_of(report.id).is_empty()
+            && seen.followers(report.id).next().is_none()
     });
     idle.map(|(member, _)| member)
 }
 
 /// Replicas beyond the target in a shard that is not rolling. Never the only one in sync while one is wanted.
-pub(super) fn remove_excess(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn remove_excess(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let target = usize::from(want.shape.replicas);
-    let keep = kept(seen, want);
-    for shard in shards(seen).values().filter(|shard| keep.contains(&shard.index)) {
+    let keep = seen.kept();
+    for shard in seen.shards().values().filter(|shard| keep.contains(&shard.index)) {
         if let Some(member) = second_primary(seen, shard) {
             return retire::begin(member, Reason::Scaling, "another primary serves its shard");
         }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use shared::api::Lifecycle;
 use shared::slots::{SLOT_COUNT, SlotSet};
 use shared::valkey::commands::FailoverKind;
-use shared::valkey::report::NodeReport;
-use shared::valkey::types::NodeId;
+use shared::valkey::types::{NodeId, NodeLine};
+use shared::valkey::view::View;
 
 use crate::action::{Action, NodeRef};
 use crate::model::Observed;
@@ -108,8 +108,7 @@ pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
         Action::Failover { kind, from, .. } => check_failover(*kind, *from, seen),
         Action::EndPod { id, pod_uid, .. } => check_end_pod(*id, pod_uid, seen),
         Action::SetConfigEpochs { epochs } => {
-            let used: BTreeSet<u64> =
-                seen.reports().flat_map(|(_, report)| &report.nodes).map(|line| line.epoch.0).collect();
+            let used: BTreeSet<u64> = lines(seen).map(|line| line.epoch.0).collect();
             let mut given = BTreeSet::new();
             for (_, epoch) in epochs {
                 if used.contains(&epoch.0) || !given.insert(epoch.0) {
@@ -136,6 +135,20 @@ pub fn check(action: &Action, seen: &Observed) -> Result<(), Violation> {
     }
 }
 
+/// Every line of every view; of views that are the very same, one after the other, only the first one's.
+fn lines(seen: &Observed) -> impl Iterator<Item = &NodeLine> {
+    let mut before = None;
+    let views = seen.reports().map(|(_, report)| &report.nodes);
+    let new =
+        views.filter(move |view| before.replace(view.common().as_ptr()) != Some(view.common().as_ptr()));
+    new.flat_map(View::iter)
+}
+
+/// What each says of itself.
+fn own_lines(seen: &Observed) -> impl Iterator<Item = &NodeLine> {
+    seen.reports().filter_map(|(_, report)| report.nodes.own())
+}
+
 /// Only slots that nobody owns in any view, but for owners proved dead and the receiver itself; each once.
 fn check_slots<'a>(
     slots: impl Iterator<Item = (NodeId, &'a SlotSet)>,
@@ -149,24 +162,20 @@ fn check_slots<'a>(
         return Err(Violation::AssignsUnheard { silent: silent.name.clone() });
     }
     let mut given = SlotSet::new();
+    let mut receivers = Vec::new();
     for (receiver, wanted) in slots {
         if given.intersects(wanted) {
             return Err(Violation::SlotsTwice { slots: given.intersection(wanted) });
         }
         given = given.union(wanted);
-        for (_, report) in seen.reports() {
-            for line in report.nodes.iter().filter(|line| line.slots.intersects(wanted)) {
-                let dead = seen
-                    .members
-                    .values()
-                    .any(|member| member.id() == Some(line.id) && member.verified_dead());
-                if !dead && line.id != receiver {
-                    return Err(Violation::SlotsOwned {
-                        slots: line.slots.intersection(wanted),
-                        owner: line.id,
-                    });
-                }
-            }
+        receivers.push((receiver, wanted));
+    }
+    for line in lines(seen).filter(|line| line.slots.intersects(&given)) {
+        let dead = seen.members.values().any(|member| member.id() == Some(line.id) && member.verified_dead());
+        let theirs = receivers.iter().filter(|(receiver, _)| !dead && line.id != *receiver);
+        let taken = theirs.map(|(_, wanted)| line.slots.intersection(wanted)).find(|taken| !taken.is_empty());
+        if let Some(slots) = taken {
+            return Err(Violation::SlotsOwned { slots, owner: line.id });
         }
     }
     Ok(())
@@ -197,16 +206,13 @@ fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Re
             return Err(Violation::DeletesUnheard { node: node.name.clone(), silent: silent.name.clone() });
         }
         for (_, report) in seen.reports() {
-            for line in report.nodes.iter().filter(|line| line.id == id) {
-                if !line.slots.is_empty() {
-                    return Err(Violation::DeletesOwner {
-                        node: node.name.clone(),
-                        slots: line.slots.clone(),
-                    });
-                }
-                if report.id != id {
-                    return Err(Violation::DeletesListed { node: node.name.clone() });
-                }
+            let Some(line) = report.line(id) else { continue };
+            if !line.slots.is_empty() {
+                let slots = line.slots.clone();
+                return Err(Violation::DeletesOwner { node: node.name.clone(), slots });
+            }
+            if report.id != id {
+                return Err(Violation::DeletesListed { node: node.name.clone() });
             }
         }
     }
@@ -219,28 +225,21 @@ fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violat
     let member = seen.members.get(&node.name);
     let leaving = member.is_some_and(|member| member.spec.lifecycle == Lifecycle::Leaving);
     let copyless = member.and_then(|member| member.report()).is_some_and(|report| {
-        let of_dead =
-            report.nodes.iter().filter(|line| line.flags.myself).filter_map(|line| line.primary).any(
-                |primary| {
-                    seen.members.values().any(|other| other.id() == Some(primary) && other.verified_dead())
-                },
-            );
+        let primary = report.nodes.own().and_then(|line| line.primary);
+        let of_dead = primary.is_some_and(|primary| {
+            seen.members.values().any(|other| other.id() == Some(primary) && other.verified_dead())
+        });
         let link = report.info.link.as_ref();
         let no_copy = link.is_none_or(|link| {
             link.offset.0 <= 1 || link.sync_in_progress || link.down_since_seconds == Some(-1)
         });
-        let primary = report.nodes.iter().filter(|line| line.flags.myself).find_map(|line| line.primary);
-        let had_none = seen
-            .reports()
-            .all(|(_, view)| view.nodes.iter().all(|line| Some(line.id) != primary || line.slots.is_empty()));
+        let had_none = lines(seen).all(|line| Some(line.id) != primary || line.slots.is_empty());
         of_dead && (no_copy || had_none || report.info.loading)
     });
     let joining = member.is_some_and(|member| {
         member.spec.lifecycle == Lifecycle::Joining && member.report().is_some_and(|it| it.info.keys == 0)
     });
-    let used = seen.reports().any(|(_, report)| {
-        report.nodes.iter().any(|line| (line.id == id && !line.slots.is_empty()) || line.primary == Some(id))
-    });
+    let used = lines(seen).any(|line| (line.id == id && !line.slots.is_empty()) || line.primary == Some(id));
     // One that answers under another ID was reset already.
     let reset = member.is_some_and(|member| member.recorded_id.is_some_and(|recorded| recorded != id));
     if (leaving || copyless || joining || reset) && !used {
@@ -252,25 +251,18 @@ fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violat
 
 /// Only slots that the giver alone owns, to a primary.
 fn check_migration(from: NodeId, to: NodeId, slots: &SlotSet, seen: &Observed) -> Result<(), Violation> {
-    for (_, report) in seen.reports() {
-        for line in report.nodes.iter().filter(|line| line.flags.myself && line.slots.intersects(slots)) {
-            if line.id != from {
-                return Err(Violation::SlotsOwned { slots: line.slots.intersection(slots), owner: line.id });
-            }
-        }
+    let other = own_lines(seen).find(|line| line.id != from && line.slots.intersects(slots));
+    if let Some(line) = other {
+        return Err(Violation::SlotsOwned { slots: line.slots.intersection(slots), owner: line.id });
     }
-    let primary = seen.reports().any(|(_, report)| {
-        report.id == to && report.nodes.iter().any(|it| it.flags.myself && it.flags.primary)
-    });
+    let primary = own_lines(seen).any(|line| line.id == to && line.flags.primary);
     if primary && from != to { Ok(()) } else { Err(Violation::WrongReceiver { id: to }) }
 }
 
 fn check_forget(id: NodeId, seen: &Observed) -> Result<(), Violation> {
-    let used = seen.reports().any(|(_, report)| {
-        report.id == id
-            || report.nodes.iter().any(|line| line.id == id && !line.slots.is_empty())
-            || report.nodes.iter().any(|line| line.flags.myself && line.primary == Some(id))
-    });
+    let used = seen.reports().any(|(_, report)| report.id == id)
+        || lines(seen).any(|line| line.id == id && !line.slots.is_empty())
+        || own_lines(seen).any(|line| line.primary == Some(id));
     if used { Err(Violation::ForgetsUsed { id }) } else { Ok(()) }
 }
 
@@ -288,14 +280,10 @@ fn check_failover(kind: FailoverKind, from: NodeId, seen: &Observed) -> Result<(
 }
 
 fn failed_for_most(id: NodeId, seen: &Observed) -> bool {
-    let owners: BTreeSet<NodeId> = seen
-        .reports()
-        .flat_map(|(_, report)| &report.nodes)
-        .filter(|line| !line.slots.is_empty())
-        .map(|line| line.id)
-        .collect();
+    let owners: BTreeSet<NodeId> =
+        lines(seen).filter(|line| !line.slots.is_empty()).map(|line| line.id).collect();
     let flagging = seen.reports().filter(|(_, report)| {
-        owners.contains(&report.id) && report.nodes.iter().any(|line| line.id == id && line.flags.fail)
+        owners.contains(&report.id) && report.line(id).is_some_and(|line| line.flags.fail)
     });
     flagging.count() > owners.len() / 2
 }
@@ -307,18 +295,10 @@ fn check_end_pod(id: NodeId, pod_uid: &str, seen: &Observed) -> Result<(), Viola
     let silent = member.is_some_and(|member| {
         member.report().is_none() && member.pod.as_ref().is_some_and(|pod| pod.uid == pod_uid)
     });
-    let heard = seen.reports().any(|(_, report)| {
-        report.nodes.iter().any(|line| line.id == id && !line.flags.fail && !line.flags.pfail)
-    });
-    let followed = seen
-        .reports()
-        .any(|(_, report)| report.nodes.iter().any(|line| line.flags.myself && line.primary == Some(id)));
-    let lists =
-        |report: &NodeReport| report.nodes.iter().any(|line| line.id == id || line.primary == Some(id));
-    let own =
-        |report: &NodeReport| report.nodes.iter().find(|line| line.id == report.id).map(|it| it.slots.len());
-    let taken: u16 = seen.reports().filter_map(|(_, report)| own(report)).fold(0, u16::saturating_add);
+    let heard = lines(seen).any(|line| line.id == id && !line.flags.fail && !line.flags.pfail);
+    let followed = own_lines(seen).any(|line| line.primary == Some(id));
+    let taken = own_lines(seen).map(|line| line.slots.len()).fold(0, u16::saturating_add);
     let owes = member.is_none_or(|member| member.recorded_slots > 0) && taken < SLOT_COUNT;
-    let idle = !owes && !seen.reports().any(|(_, report)| lists(report));
+    let idle = !owes && !lines(seen).any(|line| line.id == id || line.primary == Some(id));
     if silent && !heard && (followed || idle) { Ok(()) } else { Err(Violation::DeposesLiving { id }) }
 }

@@ -9,7 +9,7 @@ use shared::valkey::info::Role;
 use shared::valkey::report::{NodeReport, SlotMigration};
 use shared::valkey::types::NodeId;
 
-use super::view;
+use super::picture::Picture;
 use crate::model::{Desired, Member, Observed, sync_state};
 
 /// One shard: a primary and whoever follows it. Its index is its primary's scheduling index.
@@ -95,20 +95,20 @@ pub(crate) fn lingers(seen: &Observed, member: &Member) -> bool {
     member
         .report()
         .filter(|report| !is_itself(member, report))
-        .is_some_and(|report| report.nodes.len() > 1 || view::listed_by_others(seen, report.id))
+        .is_some_and(|report| report.nodes.len() > 1 || seen.listed_by_others(report.id))
 }
 
 /// A slotless primary that its shard gathers around: it has followers or is Active.
 fn anchors(seen: &Observed, member: &Member, report: &NodeReport) -> bool {
-    view::followers(seen, report.id).next().is_some() || member.spec.lifecycle == Lifecycle::Active
+    seen.followers(report.id).next().is_some() || member.spec.lifecycle == Lifecycle::Active
 }
 
 /// The shard indices that members stand for, by record: a lost primary does not make its shard go.
-pub(crate) fn recorded_indices(seen: &Observed) -> BTreeSet<u16> {
-    let owns =
-        |member: &Member| member.id().is_some_and(|id| seen.lines_of(id).any(|line| !line.slots.is_empty()));
-    let counts = |member: &&Member| member.spec.lifecycle != Lifecycle::Leaving || owns(member);
-    seen.staying().filter(counts).map(Member::shard_index).collect()
+pub(crate) fn recorded_indices(seen: &Picture<'_>) -> BTreeSet<u16> {
+    let owns = |member: &Member| member.id().is_some_and(|id| !seen.slots_of(id).is_empty());
+    let counts = |member: &Member| member.spec.lifecycle != Lifecycle::Leaving || owns(member);
+    let indices = seen.by_shard().keys().copied();
+    indices.filter(|index| seen.staying_of(*index).any(counts)).collect()
 }
 
 /// The shard indices that stay under the wanted size: all of them, or all but the smallest (fewest slots, then highest
@@ -116,21 +116,20 @@ pub(crate) fn recorded_indices(seen: &Observed) -> BTreeSet<u16> {
 ///
 /// A member that owns nothing and is still joining, or leaves again, changes nothing of the choice: otherwise making one
 /// and taking it away would follow each other for ever.
-pub(crate) fn kept(seen: &Observed, want: &Desired) -> BTreeSet<u16> {
-    let owners = view::owners(seen);
-    let unowned = view::without_owner(&owners).len();
+pub(crate) fn kept(seen: &Picture<'_>, want: &Desired) -> BTreeSet<u16> {
+    let unowned = seen.unowned().len();
     let weight = |index: u16| {
-        let members = || seen.staying().filter(|member| member.shard_index() == index);
-        let owned: SlotSet = members()
-            .filter_map(|member| owners.get(&member.id()?))
-            .flat_map(|slots| slots.ranges().iter().copied())
+        let owned: SlotSet = seen
+            .staying_of(index)
+            .filter_map(Member::id)
+            .flat_map(|id| seen.slots_of(id).ranges().iter().copied())
             .collect();
         // What no view shows may be, or have been, of a shard that nobody answers for.
-        let established = members().any(|member| member.spec.lifecycle == Lifecycle::Active);
+        let established = seen.staying_of(index).any(|member| member.spec.lifecycle == Lifecycle::Active);
         if owned.is_empty() && established { unowned } else { owned.len() }
     };
     let mut ranked: Vec<(Reverse<u16>, u16)> =
-        recorded_indices(seen).into_iter().map(|index| (Reverse(weight(index)), index)).collect();
+        seen.recorded().iter().map(|index| (Reverse(weight(*index)), *index)).collect();
     ranked.sort_unstable();
     ranked.into_iter().take(usize::from(want.shape.shards)).map(|(_, index)| index).collect()
 }

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use shared::api::{JoinType, Lifecycle};
 use shared::slots::{SLOT_COUNT, SlotSet};
 use shared::valkey::report::NodeReport;
-use shared::valkey::types::{NodeId, NodeLine};
+use shared::valkey::types::NodeId;
 
+use super::picture::Picture;
 use super::{Verdict, shards, start, view};
 use crate::action::{Action, Decision, Target, Wait};
 use crate::model::{Desired, Member, Observed};
@@ -17,15 +18,17 @@ use crate::words::Reason;
 /// A member that is dead, or that a majority flags `fail`, and that owns no slot and that nobody replicates, is
 /// forgotten on every live node at once: the engine itself sends MEET to a silent address, and the address may be
 /// given to another cluster's pod (measured on 8.1 and 9.1).
-pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
+pub(super) fn forget_dead(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     for id in doubted(seen) {
         let dead = match seen.member_by_id(id) {
-            Some(member) => member.verified_dead() || was_reset(member) || failed_for_majority(seen, id),
-            None => departed(seen, id),
+            Some(member) => member.verified_dead() || member.was_reset() || seen.failed_for_majority(id),
+            // A member that was removed while the view was away that still lists it.
+            None => seen.doubted_by_all(id),
         };
-        let answers = seen.reports().any(|(_, report)| report.id == id);
-        let replicated = view::followers(seen, id).next().is_some();
-        if !dead || answers || replicated || !view::slots_of(seen, id).is_empty() {
+        let answers = seen.answering(id).is_some();
+        let replicated = seen.followers(id).next().is_some();
+        let listed = seen.lines_of(id).next().is_some();
+        if !dead || !listed || answers || replicated || !seen.slots_of(id).is_empty() {
             continue;
         }
         let on: Vec<Target> = seen
@@ -43,43 +46,26 @@ pub(super) fn forget_dead(seen: &Observed, _want: &Desired) -> Verdict {
     Verdict::Pass
 }
 
-/// IDs that could be dead: some view doubts that they live, or their member is known to be gone. With n nodes there are
-/// n² lines, nearly all of nodes in good health.
-fn doubted(seen: &Observed) -> BTreeSet<NodeId> {
-    let lines = seen.reports().flat_map(|(_, report)| &report.nodes).filter(|line| !line.flags.handshake);
-    let by_views = lines.filter(|line| is_doubted(line)).map(|line| line.id);
-    let gone = seen.members.values().filter(|member| member.verified_dead() || was_reset(member));
-    by_views.chain(gone.filter_map(Member::id)).collect()
-}
-
-fn is_doubted(line: &NodeLine) -> bool {
-    line.flags.fail || line.flags.pfail || line.flags.noaddr
-}
-
-/// It answers under another ID than the one on record: nobody will ever answer under that one again.
-fn was_reset(member: &Member) -> bool {
-    member.report().is_some_and(|report| !shards::is_itself(member, report))
-}
-
-/// An ID of no member that no view holds for alive: a member that was removed while this view was away.
-fn departed(seen: &Observed, id: NodeId) -> bool {
-    seen.lines_of(id).all(is_doubted)
+/// IDs that could be dead: some view doubts that they live, or their member is known to be gone.
+fn doubted(seen: &Picture<'_>) -> BTreeSet<NodeId> {
+    let gone = seen.gone().iter().filter_map(|member| member.id());
+    seen.doubted().iter().copied().chain(gone).collect()
 }
 
 /// The objects of the dead go last, when no live view lists them.
-pub(super) fn remove_dead(seen: &Observed, _want: &Desired) -> Verdict {
+pub(super) fn remove_dead(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     // A silent member may still list the dead.
     if seen.unheard().is_some() {
         return Verdict::Pass;
     }
-    let gone = seen.staying().find(|member| {
-        (member.verified_dead() || was_reset(member))
+    let gone = seen.gone().iter().find(|member| {
+        !member.deleting
             && member.spec.lifecycle != Lifecycle::Leaving
-            && member.id().is_none_or(|id| !view::listed_by_others(seen, id))
+            && member.id().is_none_or(|id| !seen.listed_by_others(id))
             && !shards::lingers(seen, member)
             && member.recorded_id.is_some()
             // Its object is the last trace of slots that nobody has taken over yet.
-            && (member.recorded_slots == 0 || view::claimed(seen).len() == SLOT_COUNT)
+            && (member.recorded_slots == 0 || seen.claimed().len() == SLOT_COUNT)
             && !is_last_record(seen, member)
     });
     gone.map_or(Verdict::Pass, |member| {
@@ -98,19 +84,17 @@ fn is_last_record(seen: &Observed, member: &Member) -> bool {
 
 /// A shard below its size gets one new node, which joins as a replica; one of a shard that owns nothing yet joins with
 /// its shard.
-pub(super) fn restore_members(seen: &Observed, want: &Desired) -> Verdict {
-    let recorded = shards::recorded_indices(seen);
-    let (dead, unowned) = (dead_owners(seen), view::unowned(seen));
-    let has_dead_owner = |index: u16| dead.iter().any(|(_, member)| member.shard_index() == index);
-    for index in shards::kept(seen, want).intersection(&recorded) {
+pub(super) fn restore_members(seen: &Picture<'_>, want: &Desired) -> Verdict {
+    let dead: BTreeSet<u16> = seen.dead_owners().iter().map(|(_, member)| member.shard_index()).collect();
+    for index in seen.kept().intersection(seen.recorded()) {
         let members: Vec<&Member> = seen
-            .staying()
-            .filter(|member| member.shard_index() == *index && member.spec.lifecycle != Lifecycle::Leaving)
+            .staying_of(*index)
+            .filter(|member| member.spec.lifecycle != Lifecycle::Leaving)
             // One that never started is tried again at its own pace.
             .filter(|member| start::never_answered(member) || !is_missing(seen, want, member))
             .collect();
         // A shard of which nobody is left but its slots is given an heir, not a member.
-        let lost = members.is_empty() && (has_dead_owner(*index) || !unowned.is_empty());
+        let lost = members.is_empty() && (dead.contains(index) || !seen.unowned().is_empty());
         if lost || members.len() >= want.shape.per_shard() {
             continue;
         }
@@ -127,7 +111,7 @@ pub(super) fn restore_members(seen: &Observed, want: &Desired) -> Verdict {
 
 /// A member that counts as lost: proved dead; or flagged `fail` by a majority and silent for long, while another
 /// primary serves its shard. If it comes back it is one too many.
-pub(super) fn is_missing(seen: &Observed, want: &Desired, member: &Member) -> bool {
+pub(super) fn is_missing(seen: &Picture<'_>, want: &Desired, member: &Member) -> bool {
     if member.verified_dead() {
         return true;
     }
@@ -135,27 +119,26 @@ pub(super) fn is_missing(seen: &Observed, want: &Desired, member: &Member) -> bo
     if is_forgotten(seen, member, id) {
         return member.silent_millis > want.patience.node_loss_millis;
     }
-    let long = outage(seen, id).is_some_and(|millis| millis > want.patience.node_loss_millis);
-    long && failed_for_majority(seen, id) && view::slots_of(seen, id).is_empty()
+    let long = seen.outage(id).is_some_and(|millis| millis > want.patience.node_loss_millis);
+    long && seen.failed_for_majority(id) && seen.slots_of(id).is_empty()
 }
 
 /// Nobody lists or follows it any more, what it owned has been taken over, and the primary of its shard serves.
-fn is_forgotten(seen: &Observed, member: &Member, id: NodeId) -> bool {
-    let of_shard = |other: &Member, report: &NodeReport| {
-        other.shard_index() == member.shard_index() && report.myself().is_some_and(|it| !it.slots.is_empty())
-    };
-    (member.recorded_slots == 0 || view::claimed(seen).len() == SLOT_COUNT)
-        && !view::listed_by_others(seen, id)
-        && view::followers(seen, id).next().is_none()
-        && seen.reports().any(|(other, report)| of_shard(other, report))
+fn is_forgotten(seen: &Picture<'_>, member: &Member, id: NodeId) -> bool {
+    let owns =
+        |other: &Member| other.report().and_then(NodeReport::myself).is_some_and(|it| !it.slots.is_empty());
+    (member.recorded_slots == 0 || seen.claimed().len() == SLOT_COUNT)
+        && !seen.listed_by_others(id)
+        && seen.followers(id).next().is_none()
+        && seen.of_shard(member.shard_index()).any(owns)
 }
 
 /// A member whose process runs, answers nobody and was forgotten by all is of no use to anybody and holds its place: its
 /// Pod is ended, so that it is replaced. Seen with 9.1.2: a fresh replica hung for minutes when it was sent to a new
 /// primary, and its port went on accepting connections.
-pub(super) fn end_hung(seen: &Observed, want: &Desired) -> Verdict {
+pub(super) fn end_hung(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
-    for member in seen.staying().filter(|member| member.silent_millis > 0 && !member.verified_dead()) {
+    for member in seen.silent().iter().filter(|member| !member.deleting && member.silent_millis > 0) {
         let (Some(pod), Some(id)) = (member.pod.as_ref(), member.recorded_id) else { continue };
         if pod.overdue || !is_forgotten(seen, member, id) {
             continue;
@@ -180,42 +163,24 @@ pub(super) fn end_hung(seen: &Observed, want: &Desired) -> Verdict {
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
-/// How long `id` has not answered those that flag it as failed, milliseconds, by the clock of the last that heard of it.
-pub(super) fn outage(seen: &Observed, id: NodeId) -> Option<i64> {
-    let ages = seen.reports().filter_map(|(_, report)| {
-        let line =
-            report.line(id).filter(|line| (line.flags.fail || line.flags.pfail) && line.pong_recv > 0)?;
-        Some((report.info.server_time_usec / 1000).saturating_sub(line.pong_recv))
-    });
-    ages.min().and_then(|millis| i64::try_from(millis).ok())
-}
-
 /// Members proved dead that some view shows as owning slots, with their IDs.
-pub(super) fn dead_owners(seen: &Observed) -> Vec<(NodeId, &Member)> {
-    let dead = seen.members.values().filter(|member| member.verified_dead());
-    dead.filter_map(|member| Some((member.id()?, member)))
+pub(super) fn dead_owners<'a>(seen: &Picture<'a>) -> Vec<(NodeId, &'a Member)> {
+    seen.dead()
+        .filter_map(|member| Some((member.id()?, member)))
         .filter(|(id, _)| !orphaned_slots(seen, *id).is_empty())
         .collect()
 }
 
-/// Slots that `id` owns in some view and that no answering primary claims for itself.
+/// Slots that `id` owns in some view and that no other answering node claims for itself.
 pub(super) fn orphaned_slots(seen: &Observed, id: NodeId) -> SlotSet {
-    let claimed: SlotSet = seen
-        .reports()
-        .filter(|(_, report)| report.id != id)
+    let slots = seen.slots_of(id);
+    if slots.is_empty() || seen.answering(id).is_none() {
+        return slots.difference(seen.claimed());
+    }
+    let others = seen.reports().filter(|(_, report)| report.id != id);
+    let claimed: SlotSet = others
         .filter_map(|(_, report)| report.myself())
         .flat_map(|line| line.slots.ranges().iter().copied())
         .collect();
-    view::slots_of(seen, id).difference(&claimed)
-}
-
-/// A majority of the slot-holding primaries flags `id` as failed, by vote (`fail`), not by suspicion (`fail?`).
-pub(super) fn failed_for_majority(seen: &Observed, id: NodeId) -> bool {
-    let flags = |report: &NodeReport| report.line(id).is_some_and(|line| line.flags.fail);
-    if !seen.reports().any(|(_, report)| flags(report)) {
-        return false;
-    }
-    let primaries = view::owners(seen);
-    let voting = seen.reports().filter(|(_, report)| primaries.contains_key(&report.id) && flags(report));
-    voting.count() > primaries.len() / 2
+    slots.difference(&claimed)
 }

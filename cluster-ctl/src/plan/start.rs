@@ -3,9 +3,12 @@
 //! A node that never answered is kept as evidence while its spec is current, and retried ever more slowly; it is
 //! replaced at once when its spec is outdated, so that correcting the cause heals.
 
+use std::collections::BTreeSet;
+
 use shared::api::{JoinType, Lifecycle, ValkeyNodeSpec};
 
 use super::outdated::is_outdated;
+use super::picture::Picture;
 use super::{shards, view};
 use crate::action::{Action, Decision, NewNode, Pace, Wait};
 use crate::model::{Container, Desired, Member, Observed, Shape};
@@ -16,7 +19,7 @@ use crate::words::Reason;
 const MAX_RETRY_SECONDS: i64 = 30 * 60;
 
 /// The step that brings the members nearer to `shape`; `None` when all are there and answer.
-pub(super) fn plan(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
+pub(super) fn plan(seen: &Picture<'_>, want: &Desired, shape: Shape) -> Option<Decision> {
     remove_unfit(seen, want, shape)
         .or_else(|| retry_start(seen, want))
         .or_else(|| create_missing(seen, want, shape))
@@ -24,13 +27,10 @@ pub(super) fn plan(seen: &Observed, want: &Desired, shape: Shape) -> Option<Deci
 }
 
 /// Members that cannot become part of the cluster as it is wanted. None of them is known to any other.
-fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
+fn remove_unfit(seen: &Picture<'_>, want: &Desired, shape: Shape) -> Option<Decision> {
     let removable = |member: &&Member| {
-        let unused = |id| {
-            seen.unheard().is_none()
-                && !view::listed_by_others(seen, id)
-                && view::slots_of(seen, id).is_empty()
-        };
+        let unused =
+            |id| seen.unheard().is_none() && !seen.listed_by_others(id) && seen.slots_of(id).is_empty();
         member.id().is_none_or(unused) && !shards::lingers(seen, member)
     };
     let mut unfit: Vec<(&Member, String)> = Vec::new();
@@ -39,11 +39,10 @@ fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decisio
             unfit.push((member, why));
         }
     }
-    for member in excess(seen, shape).into_iter().filter(removable) {
-        if unfit.iter().all(|(other, _)| other.name != member.name) {
-            unfit.push((member, "is more than the size asks for".to_owned()));
-        }
-    }
+    let named: BTreeSet<&str> = unfit.iter().map(|(member, _)| member.name.as_str()).collect();
+    let further = excess(seen, shape).into_iter().filter(|member| !named.contains(member.name.as_str()));
+    let further: Vec<&Member> = further.filter(removable).collect();
+    unfit.extend(further.into_iter().map(|member| (member, "is more than the size asks for".to_owned())));
     (!unfit.is_empty()).then(|| {
         let words: Vec<String> = unfit.iter().map(|(member, why)| format!("{} {why}", member.name)).collect();
         let nodes = unfit.iter().map(|(member, _)| view::node_ref(member)).collect();
@@ -52,7 +51,7 @@ fn remove_unfit(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decisio
     })
 }
 
-fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String> {
+fn why_unfit(seen: &Picture<'_>, want: &Desired, member: &Member) -> Option<String> {
     if member.pod_vanished && !member.verified_dead() {
         // One that may have been given slots is the only one who shows them until it has been introduced.
         let may_own =
@@ -76,8 +75,7 @@ fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String>
     if member.recorded_id.is_some_and(|id| id != report.id) {
         return Some("answers with another node ID than the one recorded".to_owned());
     }
-    let strangers = view::strangers(member, &seen.ids());
-    if let Some(stranger) = strangers.first() {
+    if let Some(stranger) = view::stranger(seen, report) {
         return Some(format!("knows {stranger}, which is not of this cluster"));
     }
     (report.info.keys > 0).then(|| format!("holds {} keys but should be empty", report.info.keys))
@@ -85,14 +83,11 @@ fn why_unfit(seen: &Observed, want: &Desired, member: &Member) -> Option<String>
 
 /// Members beyond the size: of an index past the last shard, or more than a shard has. Those that never answered go
 /// first, older attempts before newer.
-fn excess(seen: &Observed, shape: Shape) -> Vec<&Member> {
-    let mut by_shard: std::collections::BTreeMap<u16, Vec<&Member>> = std::collections::BTreeMap::new();
-    for member in seen.staying().filter(|member| is_present(member)) {
-        by_shard.entry(member.shard_index()).or_default().push(member);
-    }
+fn excess<'a>(seen: &Picture<'a>, shape: Shape) -> Vec<&'a Member> {
     let mut excess = Vec::new();
-    for (index, mut members) in by_shard {
-        let keep = if index < shape.shards { shape.per_shard() } else { 0 };
+    for index in seen.by_shard().keys() {
+        let keep = if *index < shape.shards { shape.per_shard() } else { 0 };
+        let mut members: Vec<&Member> = seen.staying_of(*index).filter(|member| is_present(member)).collect();
         members.sort_by_key(|member| {
             (never_answered(member), std::cmp::Reverse(member.start_attempt), member.name.clone())
         });
@@ -123,10 +118,8 @@ fn retry_pause(first: i64, attempt: u32) -> i64 {
         .min(MAX_RETRY_SECONDS)
 }
 
-fn create_missing(seen: &Observed, want: &Desired, shape: Shape) -> Option<Decision> {
-    let present = |index: u16| {
-        seen.staying().filter(|member| member.shard_index() == index && is_present(member)).count()
-    };
+fn create_missing(seen: &Picture<'_>, want: &Desired, shape: Shape) -> Option<Decision> {
+    let present = |index: u16| seen.staying_of(index).filter(|member| is_present(member)).count();
     let missing: Vec<u16> = (0..shape.shards)
         .flat_map(|index| std::iter::repeat_n(index, shape.per_shard().saturating_sub(present(index))))
         .collect();
@@ -182,11 +175,9 @@ pub(super) fn replacement_for(
 
 /// What keeps a `Joining` member of a formed cluster from being introduced: it does not run or answer yet, or it must
 /// be replaced. `None` when it is fit.
-pub(super) fn joiner(seen: &Observed, want: &Desired, member: &Member) -> Option<Verdict> {
+pub(super) fn joiner(seen: &Picture<'_>, want: &Desired, member: &Member) -> Option<Verdict> {
     // One that owns slots may hold keys: it was given the slots of a lost shard, and clients have found it.
-    let unknown = |id| {
-        seen.unheard().is_none() && !view::listed_by_others(seen, id) && view::slots_of(seen, id).is_empty()
-    };
+    let unknown = |id| seen.unheard().is_none() && !seen.listed_by_others(id) && seen.slots_of(id).is_empty();
     if member.id().is_none_or(unknown)
         && !shards::lingers(seen, member)
         && let Some(why) = why_unfit(seen, want, member)
@@ -205,12 +196,12 @@ pub(super) fn joiner(seen: &Observed, want: &Desired, member: &Member) -> Option
 
 /// A joiner that failed to start although its spec is current: tried again once its pause is over, and removed when its
 /// successor is there.
-fn retry_joiner(seen: &Observed, want: &Desired, member: &Member) -> Option<Verdict> {
+fn retry_joiner(seen: &Picture<'_>, want: &Desired, member: &Member) -> Option<Verdict> {
     if !failed_to_start(member) {
         return None;
     }
     let (index, attempt) = (member.shard_index(), member.start_attempt);
-    if seen.staying().any(|other| other.shard_index() == index && other.start_attempt > attempt) {
+    if seen.staying_of(index).any(|other| other.start_attempt > attempt) {
         let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
         let message = format!("removing {}, which did not start and was tried again", member.name);
         return Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)));

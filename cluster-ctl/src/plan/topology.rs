@@ -10,10 +10,11 @@ use shared::slots::{SLOT_COUNT, SlotSet};
 use shared::valkey::report::{MigrationState, SlotMigration};
 use shared::valkey::types::NodeId;
 
-use super::shards::{Shard, kept, recorded_indices, shards};
+use super::picture::Picture;
+use super::shards::Shard;
 use super::{Verdict, retire, start, view};
 use crate::action::{Action, Decision};
-use crate::model::{Desired, Observed};
+use crate::model::Desired;
 use crate::words::Reason;
 
 /// Slot migrations open at once in a cluster.
@@ -22,9 +23,9 @@ const MAX_JOBS: usize = 3;
 const MAX_PAUSE_SECONDS: i64 = 60;
 
 /// A shard beyond the wanted number that owns no slot any more: its replicas go, then its primary.
-pub(super) fn retire_drained(seen: &Observed, want: &Desired) -> Verdict {
-    let keep = kept(seen, want);
-    for shard in shards(seen).values().filter(|shard| !keep.contains(&shard.index)) {
+pub(super) fn retire_drained(seen: &Picture<'_>, _want: &Desired) -> Verdict {
+    let keep = seen.kept();
+    for shard in seen.shards().values().filter(|shard| !keep.contains(&shard.index)) {
         if !shard.slots.is_empty() || shard.open_jobs().next().is_some() {
             continue;
         }
@@ -36,10 +37,8 @@ pub(super) fn retire_drained(seen: &Observed, want: &Desired) -> Verdict {
         }
     }
     // A joiner of a shard that is not wanted any more has joined nothing yet.
-    let cancelled = seen.staying().find(|member| {
-        member.spec.lifecycle == Lifecycle::Joining
-            && !keep.contains(&member.shard_index())
-            && view::slots_of_shard(seen, member.shard_index()).is_empty()
+    let cancelled = seen.joining().iter().find(|member| {
+        !keep.contains(&member.shard_index()) && !view::shard_owns(seen, member.shard_index())
     });
     cancelled.map_or(Verdict::Pass, |member| {
         retire::begin(member, Reason::Scaling, "its shard is not wanted any more")
@@ -47,16 +46,15 @@ pub(super) fn retire_drained(seen: &Observed, want: &Desired) -> Verdict {
 }
 
 /// Moves one batch of slots towards the even spread.
-pub(super) fn rebalance(seen: &Observed, want: &Desired) -> Verdict {
-    let keep = kept(seen, want);
-    let all = shards(seen);
+pub(super) fn rebalance(seen: &Picture<'_>, want: &Desired) -> Verdict {
+    let (keep, all) = (seen.kept(), seen.shards());
     let owned: u32 = all.values().map(|shard| u32::from(shard.slots.len())).sum();
     if owned != u32::from(SLOT_COUNT) {
         // A shard is unseen or slots are lost: repair comes first.
         return Verdict::Pass;
     }
-    let flow = Flow::new(&all, &keep);
-    let Some((giver, receiver, count)) = flow.next(&all) else {
+    let flow = Flow::new(all, keep);
+    let Some((giver, receiver, count)) = flow.next(all) else {
         return flow.under_way();
     };
     let engine = seen.reports().map(|(_, report)| report.info.version).min();
@@ -82,8 +80,8 @@ pub(super) fn rebalance(seen: &Observed, want: &Desired) -> Verdict {
 }
 
 /// Makes the nodes of a shard that is wanted and stands for nothing yet, at the lowest free index.
-pub(super) fn add_shards(seen: &Observed, want: &Desired) -> Verdict {
-    let recorded = recorded_indices(seen);
+pub(super) fn add_shards(seen: &Picture<'_>, want: &Desired) -> Verdict {
+    let recorded = seen.recorded();
     if recorded.len() >= usize::from(want.shape.shards) {
         return Verdict::Pass;
     }

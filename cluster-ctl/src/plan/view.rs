@@ -1,12 +1,13 @@
 //! Questions that several rules ask of an observation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use shared::api::Lifecycle;
-use shared::slots::{SLOT_COUNT, SlotSet};
+use shared::slots::SLOT_COUNT;
 use shared::valkey::report::NodeReport;
-use shared::valkey::types::{NodeId, NodeLine};
+use shared::valkey::types::NodeId;
 
+use super::picture::Picture;
 use crate::action::{Decision, NodeRef, Pace, Target, Wait};
 use crate::model::{Answer, Container, Desired, Member, Observed};
 use crate::words::Reason;
@@ -27,88 +28,56 @@ pub(crate) fn node_ref(member: &Member) -> NodeRef {
     NodeRef { name: member.name.clone(), uid: member.uid.clone() }
 }
 
-/// Slots that any view shows as owned by `id`.
-pub(crate) fn slots_of(seen: &Observed, id: NodeId) -> SlotSet {
-    seen.lines_of(id).flat_map(|line| line.slots.ranges().iter().copied()).collect()
+/// Whether a member of the shard `index` that stays owns slots in any view.
+pub(crate) fn shard_owns(seen: &Picture<'_>, index: u16) -> bool {
+    seen.staying_of(index).filter_map(Member::id).any(|id| !seen.slots_of(id).is_empty())
 }
 
-/// Every slot owner that any view shows, with all slots that any view gives it.
-pub(crate) fn owners(seen: &Observed) -> BTreeMap<NodeId, SlotSet> {
-    let mut owners: BTreeMap<NodeId, SlotSet> = BTreeMap::new();
-    // Views are ordered by ID and mostly agree: what repeats the view before it says nothing new.
-    let mut before: &[NodeLine] = &[];
-    for (_, report) in seen.reports() {
-        for (number, line) in report.nodes.iter().enumerate().filter(|(_, line)| !line.slots.is_empty()) {
-            let repeated = before.get(number).is_some_and(|it| it.id == line.id && it.slots == line.slots);
-            if !repeated {
-                let known = owners.entry(line.id).or_default();
-                *known = known.union(&line.slots);
-            }
+/// How many primaries each machine and zone carries.
+#[derive(Default)]
+pub(crate) struct Crowd<'a> {
+    machines: BTreeMap<&'a str, usize>,
+    zones: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Crowd<'a> {
+    /// Counts one more primary.
+    pub(crate) fn add(&mut self, primary: &'a Member) {
+        if let Some(machine) = machine(primary) {
+            *self.machines.entry(machine).or_default() += 1;
         }
-        before = &report.nodes;
+        if let Some(zone) = zone(primary) {
+            *self.zones.entry(zone).or_default() += 1;
+        }
     }
-    owners
-}
 
-/// Slots that no view shows as owned. They may be somebody's as long as a member is unknown.
-pub(crate) fn unowned(seen: &Observed) -> SlotSet {
-    without_owner(&owners(seen))
-}
-
-/// Slots that none of these owners has.
-pub(crate) fn without_owner(owners: &BTreeMap<NodeId, SlotSet>) -> SlotSet {
-    let owned: SlotSet = owners.values().flat_map(|slots| slots.ranges().iter().copied()).collect();
-    SlotSet::all().difference(&owned)
-}
-
-/// Slots that answering primaries claim for themselves.
-pub(crate) fn claimed(seen: &Observed) -> SlotSet {
-    let own = seen.reports().filter_map(|(_, report)| report.myself());
-    own.flat_map(|line| line.slots.ranges().iter().copied()).collect()
-}
-
-/// Slots that members of the shard `index` own in any view.
-pub(crate) fn slots_of_shard(seen: &Observed, index: u16) -> SlotSet {
-    let owners = owners(seen);
-    let members = seen.staying().filter(|member| member.shard_index() == index);
-    let of_members = members.filter_map(|member| owners.get(&member.id()?));
-    of_members.flat_map(|slots| slots.ranges().iter().copied()).collect()
-}
-
-/// Answering members that replicate `id`.
-pub(crate) fn followers(seen: &Observed, id: NodeId) -> impl Iterator<Item = (&Member, &NodeReport)> {
-    seen.reports().filter(move |(_, report)| report.myself().and_then(|line| line.primary) == Some(id))
-}
-
-/// Whether any answering member other than itself lists `id`.
-pub(crate) fn listed_by_others(seen: &Observed, id: NodeId) -> bool {
-    seen.reports().any(|(_, report)| report.id != id && report.line(id).is_some())
-}
-
-/// Live members by the scheduling index of their shard: deletion not asked for, not proved dead.
-pub(crate) fn live_by_shard(seen: &Observed) -> BTreeMap<u16, Vec<&Member>> {
-    let mut shards: BTreeMap<u16, Vec<&Member>> = BTreeMap::new();
-    for member in seen.staying().filter(|member| !member.verified_dead()) {
-        shards.entry(member.shard_index()).or_default().push(member);
+    /// Of `candidates` the one whose machine, then zone, carries the fewest primaries, then the lowest name: so that no
+    /// machine holds a majority of primaries where that can be avoided.
+    pub(crate) fn least<'m>(&self, candidates: impl IntoIterator<Item = &'m Member>) -> Option<&'m Member> {
+        let count = |counts: &BTreeMap<&str, usize>, place: Option<&str>| {
+            place.and_then(|place| counts.get(place)).copied().unwrap_or(0)
+        };
+        candidates.into_iter().min_by_key(|member| {
+            let member: &'m Member = member;
+            (count(&self.machines, machine(member)), count(&self.zones, zone(member)), member.name.as_str())
+        })
     }
-    shards
 }
 
-/// Of `candidates` the one whose machine, then zone, carries the fewest of `primaries`, then the lowest name: so that
-/// no machine holds a majority of primaries where that can be avoided.
-pub(crate) fn least_crowded<'a>(candidates: &[&'a Member], primaries: &[&Member]) -> Option<&'a Member> {
-    let machine = |member: &Member| member.pod.as_ref().and_then(|pod| pod.machine.clone());
-    let zone = |member: &Member| member.pod.as_ref().and_then(|pod| pod.zone.clone());
-    let crowd = |member: &Member| {
-        let on = primaries
-            .iter()
-            .filter(|other| machine(other).is_some() && machine(other) == machine(member))
-            .count();
-        let near =
-            primaries.iter().filter(|other| zone(other).is_some() && zone(other) == zone(member)).count();
-        (on, near, member.name.clone())
-    };
-    candidates.iter().copied().min_by_key(|member| crowd(member))
+impl<'a> FromIterator<&'a Member> for Crowd<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a Member>>(primaries: I) -> Self {
+        let mut crowd = Self::default();
+        primaries.into_iter().for_each(|primary| crowd.add(primary));
+        crowd
+    }
+}
+
+fn machine(member: &Member) -> Option<&str> {
+    member.pod.as_ref()?.machine.as_deref()
+}
+
+fn zone(member: &Member) -> Option<&str> {
+    member.pod.as_ref()?.zone.as_deref()
 }
 
 /// Why a member's Pod does not run yet, in the real words; `None` when it runs or its death is proved.
@@ -175,15 +144,18 @@ pub(crate) fn answer_wait(member: &Member) -> Option<Wait> {
     }
 }
 
-/// IDs that a member may know without being foreign: those of all members of the cluster.
-pub(crate) fn strangers(member: &Member, ours: &BTreeSet<NodeId>) -> Vec<NodeId> {
-    member
-        .report()
-        .map(|report| {
-            let known = report.nodes.iter().filter(|line| !line.flags.handshake).map(|line| line.id);
-            known.filter(|id| !ours.contains(id)).collect()
-        })
-        .unwrap_or_default()
+/// IDs that some view lists by more than a greeting and that are no member's, ordered.
+pub(crate) fn strangers(seen: &Observed) -> Vec<NodeId> {
+    let known = seen.lines().filter(|line| !line.flags.handshake).map(|line| line.id);
+    let mut strangers: Vec<NodeId> = known.filter(|id| seen.member_by_id(*id).is_none()).collect();
+    strangers.dedup();
+    strangers
+}
+
+/// The first ID that `report` lists by more than a greeting and that is no member's.
+pub(crate) fn stranger(seen: &Picture<'_>, report: &NodeReport) -> Option<NodeId> {
+    let knows = |id: &&NodeId| report.line(**id).is_some_and(|line| !line.flags.handshake);
+    seen.strangers().iter().find(knows).copied()
 }
 
 /// Active members whose names DNS does not answer for yet: a client that is sent to one of them fails.
@@ -200,24 +172,23 @@ fn unpublished(seen: &Observed) -> Option<Wait> {
 }
 
 /// The decision of a tick in which no rule acts.
-pub(crate) fn idle(seen: &Observed, want: &Desired, mut waits: Vec<Wait>) -> Decision {
+pub(crate) fn idle(seen: &Picture<'_>, want: &Desired, mut waits: Vec<Wait>) -> Decision {
     if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
         waits.push(Wait { reason: Reason::ReferencesUnresolved, message: words.clone() });
     }
-    let lost = unowned(seen).len();
+    let lost = seen.unowned().len();
     let said = |wait: &Wait| matches!(wait.reason, Reason::ShardLost | Reason::PrimaryUnreachable);
     if lost > 0 && seen.unknown().is_none() && !waits.iter().any(said) {
         let message = format!("{lost} slots have no owner in any view; their keys are lost");
         waits.push(Wait { reason: Reason::ShardLost, message });
     }
-    let nobodys = SLOT_COUNT - claimed(seen).len();
+    let nobodys = SLOT_COUNT - seen.claimed().len();
     if lost == 0 && nobodys > 0 && waits.is_empty() && seen.unknown().is_none() && !seen.slots_are_moving() {
         let message =
             format!("{nobodys} slots are claimed by nobody; the views do not agree about their owner");
         waits.push(Wait { reason: Reason::ClusterForming, message });
     }
-    let going: Vec<&str> =
-        seen.members.values().filter(|member| member.deleting).map(|member| member.name.as_str()).collect();
+    let going: Vec<&str> = seen.deleting().iter().map(|member| member.name.as_str()).collect();
     if !going.is_empty() {
         let message = format!("waiting until the Pods of {} are gone", going.join(", "));
         waits.push(Wait { reason: Reason::Retiring, message });

@@ -77,7 +77,7 @@ fn status(seen: &Observed, member: &Member, old: Option<&ValkeyNodeStatus>) -> V
     let line = report.myself();
     let primary = line.and_then(|line| line.primary);
     let synced = primary
-        .map(|id| seen.reports().any(|(_, other)| other.id == id && sync_state(report, other).is_synced()));
+        .map(|id| seen.answering(id).is_some_and(|(_, primary)| sync_state(report, primary).is_synced()));
     ValkeyNodeStatus {
         node_id: Some(member.recorded_id.unwrap_or(report.id).to_string()),
         pod: None,

@@ -59,7 +59,7 @@ pub async fn keep<K: Kube>(
 
 /// Every answering node knows it by its real ID, and somebody owns slots.
 fn is_member(seen: &Observed, report: &NodeReport) -> bool {
-    report.cluster.slots_assigned > 0 && seen.reports().all(|(_, other)| other.line(report.id).is_some())
+    report.cluster.slots_assigned > 0 && seen.listed_by_all(report.id)
 }
 
 fn change(
@@ -98,6 +98,9 @@ fn change(
 fn may_serve(seen: &Observed, report: &NodeReport) -> bool {
     match report.info.role {
         Role::Primary => true,
-        Role::Replica => seen.reports().any(|(_, primary)| sync_state(report, primary).is_synced()),
+        Role::Replica => {
+            let primary = report.myself().and_then(|line| seen.answering(line.primary?));
+            primary.is_some_and(|(_, primary)| sync_state(report, primary).is_synced())
+        }
     }
 }

@@ -22,4 +22,5 @@ mod safety;
 mod status;
 mod tls;
 mod topology;
+mod views;
 mod world;

@@ -8,7 +8,7 @@ use shared::api::Lifecycle;
 use crate::world::{Flag, Voice, World, world};
 
 /// A world at some stage of its life in which some nodes then die, fall silent, or lose acquaintances.
-fn worlds() -> impl Strategy<Value = World> {
+pub(crate) fn worlds() -> impl Strategy<Value = World> {
     let trouble = prop::collection::vec((0usize..12, 0u8..6), 0..4);
     (1u16..5, 0u16..3, 0u8..8, trouble).prop_map(|(shards, replicas, stage, trouble)| {
         let fresh = world(shards, replicas);

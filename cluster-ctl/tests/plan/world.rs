@@ -14,6 +14,7 @@ use shared::slots::{SLOT_COUNT, SlotSet, contiguous_spread};
 use shared::valkey::info::{Info, PrimaryLink, ReplicaLink, Role};
 use shared::valkey::report::{ClusterInfo, NodeReport, SlotMigration};
 use shared::valkey::types::{EngineVersion, Epoch, NodeAddress, NodeFlags, NodeId, NodeLine, Offset};
+use shared::valkey::view::Sharing;
 
 /// One node of the truth.
 #[derive(Clone, Debug)]
@@ -173,7 +174,9 @@ impl World {
     }
 
     pub(crate) fn add(&mut self, number: usize, shard: u16) -> &mut Node {
-        let name = format!("c-{number:02}");
+        // By name as by number, so that shards are runs of names.
+        let width = if self.want.shape.members() > 100 { 4 } else { 2 };
+        let name = format!("c-{number:0width$}");
         let node = Node {
             spec: ValkeyNodeSpec { shard_index: i32::from(shard), ..template() },
             deleting: false,
@@ -347,13 +350,26 @@ impl World {
     }
 
     pub(crate) fn observed(&self) -> Observed {
-        Observed {
-            now: self.now,
-            cluster: self.cluster.clone(),
-            objects: self.objects.clone(),
-            members: self.nodes.values().map(|node| (node.name.clone(), self.member(node))).collect(),
-            last_failover: self.last_failover,
-        }
+        let mut sharing = Sharing::default();
+        self.seen(self.members().map(|mut member| {
+            if let Answer::Said(report) = &mut member.answer {
+                sharing.share(&mut report.nodes);
+            }
+            member
+        }))
+    }
+
+    /// An observation of these members.
+    pub(crate) fn seen(&self, members: impl Iterator<Item = Member>) -> Observed {
+        let members = members.map(|member| (member.name.clone(), member)).collect();
+        let mut seen = Observed::new(self.now, self.cluster.clone(), self.objects.clone(), members);
+        seen.last_failover = self.last_failover;
+        seen
+    }
+
+    /// Every member, its view for itself.
+    pub(crate) fn members(&self) -> impl Iterator<Item = Member> {
+        self.nodes.values().map(|node| self.member(node))
     }
 
     /// Plans, and checks what every decision must satisfy.
@@ -503,7 +519,7 @@ impl World {
     }
 }
 
-fn line(id: NodeId, flags: NodeFlags) -> NodeLine {
+pub(crate) fn line(id: NodeId, flags: NodeFlags) -> NodeLine {
     NodeLine {
         id,
         address: Some(NodeAddress { host: "10.0.0.1".to_owned(), port: 6379, bus_port: 16379 }),

@@ -13,6 +13,7 @@ pub mod parse;
 pub mod pool;
 pub mod report;
 pub mod types;
+pub mod view;
 
 #[cfg(test)]
 mod tests;

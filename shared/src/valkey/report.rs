@@ -4,12 +4,12 @@
 //! conclusion.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
 
 use serde::Serialize;
 
 use super::info::Info;
 use super::types::{Epoch, NodeId, NodeLine};
+use super::view::View;
 use crate::slots::SlotSet;
 
 /// CLUSTER INFO (Valkey 8.1 and 9.1): the answering node's summary of the cluster.
@@ -89,43 +89,6 @@ pub struct SlotMigration {
     pub remaining_bytes: u64,
 }
 
-/// The lines of CLUSTER NODES, ordered by ID: one of them is found without a look at the others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct View(Vec<NodeLine>);
-
-impl View {
-    /// The line of `id`.
-    pub fn line(&self, id: NodeId) -> Option<&NodeLine> {
-        let first = self.0.partition_point(|line| line.id < id);
-        self.0.get(first).filter(|line| line.id == id)
-    }
-}
-
-impl From<Vec<NodeLine>> for View {
-    fn from(mut lines: Vec<NodeLine>) -> Self {
-        lines.sort_by_key(|line| line.id);
-        Self(lines)
-    }
-}
-
-impl Deref for View {
-    type Target = [NodeLine];
-
-    fn deref(&self) -> &[NodeLine] {
-        &self.0
-    }
-}
-
-impl<'a> IntoIterator for &'a View {
-    type Item = &'a NodeLine;
-    type IntoIter = std::slice::Iter<'a, NodeLine>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
-    }
-}
-
 /// All that a tick asks of a node, read in one pipeline, so nearly at one instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeReport {
@@ -151,7 +114,7 @@ pub const YOUNG_SECONDS: u64 = 60;
 impl NodeReport {
     /// The answering node's own line.
     pub fn myself(&self) -> Option<&NodeLine> {
-        self.line(self.id)
+        self.nodes.own().filter(|line| line.id == self.id).or_else(|| self.line(self.id))
     }
 
     /// The line of `id`.

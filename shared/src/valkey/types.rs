@@ -240,7 +240,8 @@ pub struct NodeLine {
     pub primary: Option<NodeId>,
     /// When the currently pending ping was sent, Unix milliseconds of the answering node; 0 when none is pending.
     pub ping_sent: u64,
-    /// When the last pong arrived, Unix milliseconds of the answering node; 0 when never (always 0 on its own line).
+    /// When the last pong arrived, Unix milliseconds of the answering node; 0 when never (always 0 on its own line). A
+    /// [`View`](super::view::View) keeps both times apart from its lines.
     pub pong_recv: u64,
     /// Configuration epoch; a replica shows its primary's.
     pub epoch: Epoch,
