@@ -109,7 +109,7 @@ impl Scenario {
             shape: (shards, replicas),
             events: vec![(0, Event::Create("cart".to_owned(), shards, replicas))],
             calm_at: 30_000,
-            quiet_ticks: 20,
+            quiet_ticks: 6,
         }
     }
 
