@@ -79,6 +79,8 @@ pub struct Node {
     pub election: Option<Election>,
     /// No election of its own accord before this moment.
     pub next_election: Ms,
+    /// When it was last promoted.
+    pub promoted: Option<Ms>,
     /// When it last found itself in a minority.
     pub minority: Option<Ms>,
     /// Slot migrations that it gives or receives, newest first.
@@ -245,6 +247,7 @@ impl Node {
             link: Link::default(),
             election: None,
             next_election: 0,
+            promoted: None,
             minority: None,
             jobs: Vec::new(),
         }
