@@ -38,8 +38,12 @@ pub(super) fn finish_leaving(seen: &Picture<'_>, want: &Desired) -> Verdict {
                 continue;
             }
             if is_needed(seen, want, member, report) {
-                let message = format!("{} leaves when its shard has its replicas without it", member.name);
-                waits.push(Wait { reason: Reason::Retiring, message });
+                // One of a shard that is to go is kept until that is drained, which must not wait for it.
+                if seen.kept().contains(&member.shard_index()) {
+                    let message =
+                        format!("{} leaves when its shard has its replicas without it", member.name);
+                    waits.push(Wait { reason: Reason::Retiring, message });
+                }
                 continue;
             }
             if report.nodes.len() > 1 {
@@ -98,7 +102,6 @@ fn is_needed(seen: &Picture<'_>, want: &Desired, member: &Member, report: &NodeR
         !shard.slots.is_empty()
             && sync_state(report, shard.primary.1).is_synced()
             && shard.synced().count() < usize::from(want.shape.replicas)
-            && seen.kept().contains(&shard.index)
     })
 }
 
