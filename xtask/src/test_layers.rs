@@ -88,12 +88,12 @@ pub(crate) struct Choice {
     pub(crate) only: Option<Layer>,
     /// The cluster for the layers that need one.
     pub(crate) cluster: Cluster,
-    /// Fresh stories of the simulation for an hour, not for minutes.
+    /// Fresh stories of the simulation for an hour, not the common ones.
     pub(crate) nightly: bool,
 }
 
-/// Time for fresh stories of the simulation, seconds: in every run, and in a nightly one.
-const FRESH_SECONDS: (u32, u32) = (240, 3600);
+/// Time for fresh stories of the simulation in a nightly run, seconds.
+const FRESH_SECONDS: u32 = 3600;
 
 /// How a layer ended.
 #[derive(Debug, Clone)]
@@ -158,9 +158,8 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
 fn run_layer(paths: &Paths, layer: Layer, choice: Choice, args: &[String]) -> Result<(Counts, bool)> {
     let cluster = choice.cluster;
     let mut environment = prepare(paths, layer, cluster)?;
-    if layer == Layer::Sim {
-        let seconds = if choice.nightly { FRESH_SECONDS.1 } else { FRESH_SECONDS.0 };
-        environment.push(("SIM_SECONDS".to_owned(), seconds.to_string().into()));
+    if layer == Layer::Sim && choice.nightly {
+        environment.push(("SIM_SECONDS".to_owned(), FRESH_SECONDS.to_string().into()));
     }
     // What the API layer writes must stay as it was written: an operator that an earlier run left would answer it.
     let _paused = (layer == Layer::Api && cluster == Cluster::Local)
