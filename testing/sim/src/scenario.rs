@@ -1,21 +1,7 @@
 //! From a seed to a story: clusters, what people do to them, what breaks and when. Plain data.
-//!
-//! What the operator cannot do yet is kept out here, in one place: see [`Able`].
 
 use crate::clock::Ms;
 use crate::faults::Rates;
-
-/// What the rules of the operator cover by now. Switch on what has been built; the stories grow with it.
-#[derive(Clone, Copy, Debug)]
-pub struct Able {
-    /// The size of a formed cluster may change, in any way and at any time.
-    pub scale: bool,
-    /// A cluster that lost every slot owner is formed anew.
-    pub total_loss: bool,
-}
-
-/// The operator as built today.
-pub const ABLE: Able = Able { scale: true, total_loss: false };
 
 /// A story.
 #[derive(Clone, Debug)]
@@ -164,7 +150,7 @@ impl Scenario {
                 let ((shards, replicas), at) = (size(rng), rng.i64(50..400));
                 self.events.push((at, Event::Resize("cart".to_owned(), shards, replicas)));
             }
-            1..=3 if ABLE.scale => {
+            1..=3 => {
                 for _ in 0..rng.u8(1..=2) {
                     let ((shards, replicas), at) = (size(rng), rng.i64(500..self.calm_at));
                     self.events.push((at, Event::Resize("cart".to_owned(), shards, replicas)));
