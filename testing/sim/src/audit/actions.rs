@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use shared::api::{Lifecycle, ValkeyCluster, ValkeyNode};
 
+use super::commands::ON_ITS_WAY;
 use crate::world::World;
 use crate::world::apiserver::owner;
 use crate::world::valkey::node::Node;
@@ -128,10 +129,12 @@ impl World {
         let others =
             self.valkey.of_cluster(&node.spec.cluster_name).filter(|other| other.id != id && !other.frozen);
         for other in others {
-            let met = other.peers.contains_key(&id) && self.valkey.network.cut_of(other.id).operator;
+            // Met on the way of the command, or out of the operator's sight: it is forgotten there as a dead one.
+            let unseen = self.valkey.network.cut_of(other.id).operator;
+            let known = other.peers.get(&id).filter(|peer| self.now - peer.met > ON_ITS_WAY && !unseen);
             if other.slots.contains_key(&id) {
                 words.push(format!("deletes {name}, which owns slots in the view of {}", other.home.pod));
-            } else if other.peers.contains_key(&id) && !met {
+            } else if known.is_some() {
                 words.push(format!("deletes {name}, which lives and is known to {}", other.home.pod));
             }
         }

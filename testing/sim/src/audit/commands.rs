@@ -13,7 +13,7 @@ use crate::world::valkey::network::{Contact, Cut, End};
 use crate::world::valkey::node::Node;
 
 /// A command is carried out within this time after its node was looked at, milliseconds.
-const ON_ITS_WAY: crate::clock::Ms = 1_000;
+pub(super) const ON_ITS_WAY: crate::clock::Ms = 1_000;
 /// A trouble is over after this time, milliseconds.
 const CALM: crate::clock::Ms = 15_000;
 
@@ -64,10 +64,13 @@ impl World {
     }
 
     fn epoch_in_use(&self, node: &Node, epoch: u64) -> Vec<String> {
-        // Of one that nobody reaches the epoch may be unknown; the engine settles that collision when it comes back.
+        // Of one that nobody reaches the epoch may be unknown, and one may draw it while the command is on its way: the
+        // engine settles such a collision, and a story must not end with one.
+        let just_drawn = |other: &Node| other.drawn.is_some_and(|at| self.now - at < ON_ITS_WAY);
         let user = self
             .siblings(node)
-            .find(|other| other.primary.is_none() && other.epoch == epoch && self.is_reachable(other));
+            .filter(|other| other.primary.is_none() && other.epoch == epoch && self.is_reachable(other))
+            .find(|other| !just_drawn(other));
         user.map(|other| format!("{} gets epoch {epoch} of {}", node.home.pod, other.home.pod))
             .into_iter()
             .collect()

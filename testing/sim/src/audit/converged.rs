@@ -129,6 +129,8 @@ fn converged_views(cluster: &str, members: &[&Node], shards: usize, replicas: i3
     check(primaries.len() == shards, || format!("{cluster} has {} shards of {shards}", primaries.len()))?;
     let owned: SlotSet = primaries.iter().flat_map(|node| node.own_slots().ranges().to_vec()).collect();
     check(owned.len() == SLOT_COUNT, || format!("{cluster} serves {} slots", owned.len()))?;
+    let epochs: BTreeSet<u64> = primaries.iter().map(|node| node.epoch).collect();
+    check(epochs.len() == primaries.len(), || format!("{cluster} has two primaries of one epoch"))?;
     for node in members {
         let mut known: BTreeSet<NodeId> = node.peers.keys().copied().collect();
         known.insert(node.id);

@@ -91,7 +91,7 @@ impl Node {
         let updates = self.corrections(claimant, message);
         if message.primary.is_none() {
             self.claim(message.from, message.epoch, &message.slots);
-            self.settle_collision(message);
+            self.settle_collision(message, now);
         }
         self.take_gossip(message, now, handshake);
         updates
@@ -204,10 +204,11 @@ impl Node {
     }
 
     /// Of two primaries with one epoch the one with the smaller ID draws a new one (facts §3).
-    fn settle_collision(&mut self, message: &Message) {
+    fn settle_collision(&mut self, message: &Message, now: Ms) {
         if self.primary.is_none() && self.epoch == message.epoch && self.id < message.from {
             self.current_epoch += 1;
             self.epoch = self.current_epoch;
+            self.drawn = Some(now);
         }
     }
 

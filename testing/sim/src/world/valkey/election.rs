@@ -131,6 +131,7 @@ impl Valkey {
         let Some(primary) = node.primary.take() else { return };
         let slots = node.slots.remove(&primary).unwrap_or_default();
         node.epoch = epoch;
+        node.drawn = Some(now);
         node.promoted = Some(now);
         node.current_epoch = node.current_epoch.max(epoch);
         node.set_slots(node.id, slots.clone());

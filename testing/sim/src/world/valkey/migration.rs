@@ -108,6 +108,7 @@ impl Valkey {
         // The receiver draws a new epoch without a vote, so that its claim counts.
         target.current_epoch = target.current_epoch.max(node.current_epoch) + 1;
         target.epoch = target.current_epoch;
+        target.drawn = Some(now);
         target.set_slots(node.id, target.slots_of(node.id).difference(&job.slots));
         target.set_slots(target.id, target.own_slots().union(&job.slots));
         end(&mut target, job.number, None, now);

@@ -55,6 +55,8 @@ pub struct Node {
     pub frozen: bool,
     /// Configuration epoch; of no meaning on a replica.
     pub epoch: u64,
+    /// When it last drew its configuration epoch by itself.
+    pub drawn: Option<Ms>,
     /// Highest epoch seen.
     pub current_epoch: u64,
     /// Epoch of the last vote given.
@@ -98,6 +100,8 @@ pub struct Peer {
     pub primary: Option<NodeId>,
     /// Since when a ping is unanswered.
     pub ping_sent: Option<Ms>,
+    /// Since when it is known.
+    pub met: Ms,
     /// When it last answered.
     pub pong: Ms,
     /// When it last called.
@@ -207,6 +211,7 @@ impl Peer {
             epoch: 0,
             primary: None,
             ping_sent: None,
+            met: now,
             pong: now,
             inbound: now,
             next_ping: now,
@@ -235,6 +240,7 @@ impl Node {
             started: now,
             frozen: false,
             epoch: 0,
+            drawn: None,
             current_epoch: 0,
             last_vote: 0,
             primary: None,
