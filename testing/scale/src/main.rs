@@ -61,6 +61,7 @@ async fn grow(client: &Client, operator: &Operator, objects: &Objects, arguments
     objects.apply(Kind::IMAGE, menu, image).await?;
     objects.apply(Kind::CONFIG, menu, json!({ "spec": { "imageRef": menu } })).await?;
     let mut clusters: Vec<String> = Vec::new();
+    let mut edits = 0;
     for count in &arguments.clusters {
         let more: Vec<String> = (clusters.len()..*count).map(|number| format!("c{number}")).collect();
         let start = Instant::now();
@@ -86,7 +87,8 @@ async fn grow(client: &Client, operator: &Operator, objects: &Objects, arguments
         measure::rest(&programs, Duration::from_secs(arguments.rest)).await?;
         let step = (clusters.len() / EDITS).max(1);
         let edited: Vec<String> = clusters.iter().step_by(step).take(EDITS).cloned().collect();
-        measure::edits(client, objects, &edited).await?;
+        measure::edits(client, objects, &edited, edits).await?;
+        edits += edited.len();
     }
     Ok(())
 }

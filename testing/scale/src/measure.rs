@@ -95,15 +95,21 @@ pub(crate) async fn rest(programs: &Programs, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Edits one cluster after another and measures how long each edit takes to reach the cluster's Pod.
+/// Edits one cluster after another and measures how long each edit takes to reach the cluster's Pod. `before` is the
+/// number of edits of earlier calls: none may write what one of them wrote, or it changes nothing.
 ///
 /// # Errors
 ///
 /// An edit is refused or has no effect within a minute.
-pub(crate) async fn edits(client: &kube::Client, objects: &Objects, clusters: &[String]) -> Result<()> {
+pub(crate) async fn edits(
+    client: &kube::Client,
+    objects: &Objects,
+    clusters: &[String],
+    before: usize,
+) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), objects.namespace());
     let mut times = Vec::new();
-    for (number, cluster) in clusters.iter().enumerate() {
+    for (number, cluster) in (before + 1..).zip(clusters) {
         let selector = format!("app.kubernetes.io/instance={cluster}");
         let pod = pods.list(&ListParams::default().labels(&selector)).await?;
         let pod = pod.items.first().with_context(|| format!("{cluster} has no Pod"))?.name_any();
