@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::builds::{self, Key};
 use crate::command;
+use crate::operator_image;
 use crate::paths::Paths;
 use crate::test_layers;
 use crate::ui::{self, Part};
@@ -22,6 +23,9 @@ pub(crate) struct Options {
     /// Commands a second of the application
     #[arg(long, default_value_t = 2000)]
     rate: u32,
+    /// Commit or tag whose operator the scenario `release` upgrades from and rolls back to
+    #[arg(long, value_name = "COMMIT")]
+    older: Option<String>,
 }
 
 /// Plays the named scenarios, or all of `kind`.
@@ -32,6 +36,9 @@ pub(crate) fn play(paths: &Paths, kind: &str, names: &[String], options: &Option
     // Built before Kubernetes is touched: it takes minutes the first time.
     build(paths)?;
     let mut load = prepared(paths)?;
+    if let Some(commit) = &options.older {
+        load.envs(older_operator(paths, commit)?);
+    }
     load.arg("play");
     if names.is_empty() {
         load.arg(kind)
@@ -81,6 +88,31 @@ fn other_client(paths: &Paths) -> Result<PathBuf> {
         command::output(&mut pip).map(drop)
     })?;
     Ok(built.folder.join("venv/bin/python"))
+}
+
+/// The operator of another commit: its image, and its sources with its manifests.
+fn older_operator(paths: &Paths, commit: &str) -> Result<[(&'static str, PathBuf); 2]> {
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.current_dir(paths.checkout()).args(arguments);
+        git
+    };
+    let id = command::output(&mut git(&["rev-parse", "--verify", &format!("{commit}^{{commit}}")]))?;
+    let part = Part::start("sources");
+    let key = Key::default().with("commit", &id);
+    let sources = builds::ensure(paths, &part, "other-operator-sources", key, |folder| {
+        let archive = folder.join("sources.tar");
+        command::output(git(&["archive", &id, "--output"]).arg(&archive))?;
+        command::output(Command::new("tar").arg("-C").arg(folder).arg("-xf").arg(&archive))?;
+        std::fs::remove_file(&archive).context("delete the archive, which is unpacked")
+    })?
+    .folder;
+    part.done(&id);
+    let image = operator_image::build_and_import_other(paths, sources.clone())?;
+    Ok([
+        ("VALKEY_OPERATOR_OLDER_IMAGE", image.into()),
+        ("VALKEY_OPERATOR_OLDER_DEPLOY", sources.join("deploy")),
+    ])
 }
 
 fn tool(paths: &Paths) -> Command {

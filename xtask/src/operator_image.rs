@@ -31,10 +31,34 @@ const USER: &str = "65532";
 /// Returns the reference that names it by its content, so that using a rebuilt image is a change and using the
 /// same one again is not.
 pub(crate) fn build_and_import(paths: &Paths) -> Result<String> {
-    let binaries = build_binaries(paths)?;
+    import(paths, &build(paths, &Kind { result: "operator-image", tag: "dev", profile: PROFILE })?)
+}
+
+/// The same of other sources, under a name of its own. Not as small: it is there to be replaced.
+pub(crate) fn build_and_import_other(paths: &Paths, sources: PathBuf) -> Result<String> {
+    let other = paths.for_sources(sources);
+    import(paths, &build(&other, &Kind { result: "other-operator-image", tag: "other", profile: "release" })?)
+}
+
+/// What is built, and how.
+struct Kind {
+    /// Name of the build result.
+    result: &'static str,
+    /// Tag that always names the newest.
+    tag: &'static str,
+    /// Cargo's profile.
+    profile: &'static str,
+}
+
+fn build(paths: &Paths, kind: &Kind) -> Result<Image> {
+    let binaries = build_binaries(paths, kind.profile)?;
     let part = Part::start("image");
-    let image = ensure_image(paths, &part, &binaries)?;
+    let image = ensure_image(paths, &part, kind, &binaries)?;
     part.done(&image.refs.join(" = "));
+    Ok(image)
+}
+
+fn import(paths: &Paths, image: &Image) -> Result<String> {
     let part = Part::start("import");
     let _lock = local::begin(paths)?;
     let Some(options) = Options::saved(paths)? else {
@@ -46,29 +70,29 @@ pub(crate) fn build_and_import(paths: &Paths) -> Result<String> {
         if node.containerd().running().is_none() {
             bail!("containerd of {} does not run: run `cargo xtask up`", node.name());
         }
-        imported += images::import(&node, &tools, std::slice::from_ref(&image), &node.import_log())?;
+        imported += images::import(&node, &tools, std::slice::from_ref(image), &node.import_log())?;
     }
     part.done(&format!("into {imported} of {} nodes, the others had it", options.nodes));
     image.refs.last().cloned().context("an image without a name")
 }
 
-fn build_binaries(paths: &Paths) -> Result<Vec<PathBuf>> {
+fn build_binaries(paths: &Paths, profile: &str) -> Result<Vec<PathBuf>> {
     let part = Part::start("release binaries");
     let mut build = command::cargo(paths);
-    build.args(["build", "--profile", PROFILE]);
+    build.args(["build", "--profile", profile]);
     for name in BINARIES {
         build.args(["--package", name]);
     }
     // Its own progress is worth seeing, so it writes to the terminal and not to a log.
     let status = build.status().context("start cargo build")?;
     if !status.success() {
-        bail!("cargo build --profile {PROFILE}: {status}");
+        bail!("cargo build --profile {profile}: {status}");
     }
     part.done(&BINARIES.join(", "));
-    Ok(BINARIES.iter().map(|name| paths.target().join(PROFILE).join(name)).collect())
+    Ok(BINARIES.iter().map(|name| paths.target().join(profile).join(name)).collect())
 }
 
-fn ensure_image(paths: &Paths, part: &Part, binaries: &[PathBuf]) -> Result<Image> {
+fn ensure_image(paths: &Paths, part: &Part, kind: &Kind, binaries: &[PathBuf]) -> Result<Image> {
     let pack = paths.local_kubernetes("images/pack.py");
     let libraries = libraries(binaries)?;
     let mut key = Key::default().with_file(&pack)?.with("user", USER);
@@ -76,8 +100,8 @@ fn ensure_image(paths: &Paths, part: &Part, binaries: &[PathBuf]) -> Result<Imag
         key = key.with("path", file.as_os_str().as_encoded_bytes()).with_file(file)?;
     }
     let tag = key.clone().finish();
-    let refs = vec![format!("{OPERATOR_IMAGE}:dev"), format!("{OPERATOR_IMAGE}:{tag}")];
-    let built = builds::ensure(paths, part, "operator-image", key, |folder| {
+    let refs = vec![format!("{OPERATOR_IMAGE}:{}", kind.tag), format!("{OPERATOR_IMAGE}:{tag}")];
+    let built = builds::ensure(paths, part, kind.result, key, |folder| {
         let root = folder.join("rootfs");
         for binary in binaries {
             let name = binary.file_name().context("name of a binary")?;
@@ -100,16 +124,16 @@ fn ensure_image(paths: &Paths, part: &Part, binaries: &[PathBuf]) -> Result<Imag
         fs::remove_dir_all(&root).context("delete the root file system, which is packed")
     })?;
     let image = images::read_image(&built.folder, refs)?;
-    remove_older(paths, &built.folder)?;
+    remove_older(paths, kind, &built.folder)?;
     Ok(image)
 }
 
 /// Every edit makes a new image; only the newest is of use.
-fn remove_older(paths: &Paths, newest: &Path) -> Result<()> {
+fn remove_older(paths: &Paths, kind: &Kind, newest: &Path) -> Result<()> {
+    let prefix = format!("{}-", kind.result);
     for entry in fs::read_dir(paths.builds()).context("read the build results")? {
         let path = entry.context("read the build results")?.path();
-        let is_image =
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("operator-image-"));
+        let is_image = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
         if is_image && path != newest {
             fs::remove_dir_all(&path).with_context(|| format!("delete {}", path.display()))?;
         }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 pub(crate) struct Paths {
     checkout: PathBuf,
     cache: PathBuf,
+    target: PathBuf,
 }
 
 impl Paths {
@@ -22,7 +23,14 @@ impl Paths {
             .parent()
             .context("the crate xtask is not inside the checkout")?
             .to_path_buf();
-        Ok(Self { checkout, cache: cache_from(|name| env::var_os(name).map(PathBuf::from))? })
+        let cache = cache_from(|name| env::var_os(name).map(PathBuf::from))?;
+        Ok(Self { checkout, target: cache.join("target"), cache })
+    }
+
+    /// The same cache for other sources, which are built in a folder of their own: two checkouts in one would take
+    /// each other's programs for theirs.
+    pub(crate) fn for_sources(&self, checkout: PathBuf) -> Self {
+        Self { target: checkout.join("target"), checkout, cache: self.cache.clone() }
     }
 
     /// Root of the checkout.
@@ -37,7 +45,7 @@ impl Paths {
 
     /// `CARGO_TARGET_DIR` of builds that xtask starts.
     pub(crate) fn target(&self) -> PathBuf {
-        self.cache.join("target")
+        self.target.clone()
     }
 
     /// Finished build results, each in a folder of its own.

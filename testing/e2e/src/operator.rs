@@ -79,6 +79,16 @@ impl Operator {
         self.apply_with_image(&rendered).await
     }
 
+    /// Applies the install manifest of another release, `image` for the image that it names, and does not wait. The
+    /// CRDs stay those of the newest, as docs/install.md has it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read or is refused.
+    pub async fn apply_other_release(&self, deploy: &Path, image: &str) -> Result<()> {
+        self.kubectl_apply(&read(&deploy.join("operator.yaml"))?.replace(MANIFEST_IMAGE, image)).await
+    }
+
     async fn apply_with_image(&self, manifest: &str) -> Result<()> {
         let image = std::env::var("VALKEY_OPERATOR_IMAGE").context(
             "VALKEY_OPERATOR_IMAGE is unset: run `cargo xtask test e2e`, or name an image that the cluster can pull",

@@ -10,6 +10,7 @@ pub mod members;
 pub mod order;
 pub mod other_client;
 pub mod planned;
+pub mod release;
 pub mod rolls;
 pub mod security;
 pub mod soak;
@@ -62,6 +63,7 @@ pub const ALL: &[Scenario] = &[
     planned("upgrade", "3×1 from Valkey 8.1 to 9.1"),
     planned("drain", "kubectl drain of each machine in turn"),
     planned("operator", "the operator restarted and killed in the middle of scaling and rolling"),
+    planned("release", "the operator of --older COMMIT upgraded and rolled back in a bootstrap and in rolls"),
     planned("security", "certificates, authorities and passwords of 3×1 renewed; scaled and rolled by TLS"),
     planned("other-client", "shards 3→4→3 and a roll, as valkey-py sees them"),
     fault("primary", "a primary of 3×1 killed, ten times"),
@@ -97,6 +99,7 @@ pub async fn play(name: &str, setting: &Setting) -> Result<Vec<String>> {
         "upgrade" => rolls::upgrade(&scene, setting).await?,
         "drain" => planned::drain(&scene, setting).await?,
         "security" => security::security(&scene, setting).await?,
+        "release" => release::release(&scene, setting).await?,
         "operator" => rolls::operator(&scene, setting).await?,
         "other-client" => other_client::other_client(&scene, setting).await?,
         "primary" => faults::primary(&scene, setting).await?,

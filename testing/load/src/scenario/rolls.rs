@@ -16,7 +16,7 @@ use crate::report::Row;
 /// An operator that was killed is back within this.
 const BACK_WITHIN: Duration = Duration::from_mins(1);
 
-fn one_at_a_time(stage: &Stage<'_>) -> Rules {
+pub(super) fn one_at_a_time(stage: &Stage<'_>) -> Rules {
     Rules { replicas: stage.cluster.replicas, one_shard_of: Some(stage.cluster.replicas + 1) }
 }
 
