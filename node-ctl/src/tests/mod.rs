@@ -4,6 +4,7 @@ mod life;
 mod model;
 mod plan;
 mod pod;
+mod policies;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
