@@ -7,7 +7,7 @@ use shared::api::{Lifecycle, PodRecord};
 use crate::observe::{ConfigMapView, Observed, Owner, PodView, Seen};
 
 /// Grace of a pod whose whole cluster goes, in seconds: nobody is left to hand over to.
-pub const CLUSTER_GONE_GRACE: u32 = 1;
+pub const NO_USE_GRACE: u32 = 1;
 
 /// The one next step.
 #[derive(Debug, Clone, PartialEq)]
@@ -191,7 +191,9 @@ fn take_away(seen: &Observed) -> Step {
         (Seen::Ours(PodView { terminating: true, .. }), _) => Step::Wait(Wait::PodTerminating),
         (Seen::Ours(pod), _) => {
             let cluster_goes = matches!(seen.owner, Owner::Deleting | Owner::Gone);
-            Step::DeletePod { uid: pod.uid.clone(), grace: cluster_goes.then_some(CLUSTER_GONE_GRACE) }
+            // Retired and reset, it has nothing to hand over.
+            let of_no_use = cluster_goes || seen.lifecycle == Lifecycle::Leaving;
+            Step::DeletePod { uid: pod.uid.clone(), grace: of_no_use.then_some(NO_USE_GRACE) }
         }
         // One that is terminating already needs nothing of us, and must not hold up the node.
         (_, Seen::Ours(ConfigMapView { uid, terminating: false })) => {

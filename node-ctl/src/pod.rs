@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
-    EnvVarSource, ExecAction, KeyToPath, ObjectFieldSelector, Pod, PodReadinessGate, PodSecurityContext,
-    PodSpec, Probe, ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext,
-    TCPSocketAction, Volume, VolumeMount,
+    EnvVarSource, ExecAction, KeyToPath, Lifecycle, LifecycleHandler, ObjectFieldSelector, Pod,
+    PodReadinessGate, PodSecurityContext, PodSpec, Probe, ResourceRequirements, SeccompProfile,
+    SecretVolumeSource, SecurityContext, TCPSocketAction, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -24,8 +24,12 @@ use crate::{meta, placement};
 
 /// User and group of the process and of its files.
 const UID: i64 = 999;
-/// Time for a hand-over at SIGTERM, above Valkey's own `shutdown-timeout` of 10 seconds.
+/// Time from the moment the Pod is told to go until the process is: the preStop hook, then a hand-over at SIGTERM, for
+/// which Valkey's own `shutdown-timeout` is 10 seconds.
 const GRACE_SECONDS: i64 = 30;
+/// Before SIGTERM the operator has so long to hand the role of a primary over while the server still works, even if the
+/// operator itself is evicted at the same moment. A container that has ended is not waited for.
+const HAND_OVER_SECONDS: u8 = 5;
 /// Secrets are for the process's group alone (0440).
 const SECRET_MODE: i32 = 0o440;
 
@@ -77,6 +81,7 @@ fn container(node: &ValkeyNode) -> Container {
         command: Some(command),
         env: Some(vec![pod_ip()]),
         ports: Some(vec![port("valkey", names::CLIENT_PORT), port("valkey-bus", names::BUS_PORT)]),
+        lifecycle: Some(before_stop()),
         liveness_probe: Some(liveness(node.spec.tls_secret.is_some())),
         resources: resources(node),
         security_context: Some(container_security()),
@@ -98,6 +103,17 @@ fn pod_ip() -> EnvVar {
             ..EnvVarSource::default()
         }),
         ..EnvVar::default()
+    }
+}
+
+/// A program of the image and not the kubelet's own `sleep`, which API servers before Kubernetes 1.30 refuse. Where the
+/// image has none, the kubelet says so in an event and goes on with SIGTERM.
+fn before_stop() -> Lifecycle {
+    let sleep = vec!["sleep".to_owned(), HAND_OVER_SECONDS.to_string()];
+    let exec = Some(ExecAction { command: Some(sleep) });
+    Lifecycle {
+        pre_stop: Some(LifecycleHandler { exec, ..LifecycleHandler::default() }),
+        ..Lifecycle::default()
     }
 }
 

@@ -201,10 +201,19 @@ fn retry_joiner(seen: &Picture<'_>, want: &Desired, member: &Member) -> Option<V
         return None;
     }
     let (index, attempt) = (member.shard_index(), member.start_attempt);
-    if seen.staying_of(index).any(|other| other.start_attempt > attempt) {
+    let remove = |why: &str| {
         let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
-        let message = format!("removing {}, which did not start and was tried again", member.name);
-        return Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)));
+        let message = format!("removing {}, which did not start and {why}", member.name);
+        Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)))
+    };
+    if seen.staying_of(index).any(|other| other.start_attempt > attempt) {
+        return remove("was tried again");
+    }
+    // The heir of a lost shard that another has succeeded meanwhile.
+    if member.join == Some(JoinType::Primary)
+        && seen.shards().get(&index).is_some_and(|shard| !shard.slots.is_empty())
+    {
+        return remove("whose shard has another primary");
     }
     let due =
         seen.now.seconds_since(member.created) >= retry_pause(want.patience.start_retry_seconds, attempt);

@@ -273,6 +273,25 @@ fn given_a_joiner_that_did_not_start_then_it_is_tried_again_after_a_pause_and_th
 }
 
 #[test]
+fn given_an_heir_that_did_not_start_and_another_that_took_its_place_then_it_is_removed_and_not_tried_again() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.nodes.remove("c-03");
+        world.everyone_forgets("c-03");
+        let name = world.add(8, 1).name.clone();
+        world.start(&name, 8);
+        world.kill(&name);
+        let node = world.node(&name);
+        (node.recorded_id, node.join) = (None, Some(JoinType::Primary));
+    });
+    world.now = Millis(world.now.0 + 31_000);
+    let decision = world.plan();
+    assert!(
+        matches!(&decision.action, Some(Action::DeleteNodes { nodes, .. }) if nodes[0].name == "c-08"),
+        "{decision:?}"
+    );
+}
+
+#[test]
 fn given_slots_that_their_named_owner_denies_then_the_cluster_is_not_called_settled() {
     let decision = world(2, 0)
         .formed()

@@ -179,16 +179,47 @@ fn given_a_pod_on_a_new_address_then_identity_is_still_the_node_id() {
     assert_eq!(world.plan().reason, Reason::Settled);
 }
 
+/// The Pod of the primary `c-02` was told to stop, and its server still answers.
+fn evicted(shards: u16) -> crate::world::World {
+    world(shards, 1).formed().with(|world| {
+        world.all_published();
+        world.node("c-02").pod.as_mut().unwrap().deleting = true;
+    })
+}
+
 #[test]
-fn given_a_pod_that_is_being_deleted_then_planned_work_waits_and_nobody_is_promoted_yet() {
+fn given_a_pod_of_a_replica_that_is_being_deleted_then_planned_work_waits() {
     let decision = world(3, 1)
         .formed()
         .with(|world| {
-            world.node("c-02").pod.as_mut().unwrap().deleting = true;
+            world.all_published();
+            world.node("c-03").pod.as_mut().unwrap().deleting = true;
             world.want.shape.shards = 4;
         })
         .plan();
     assert_eq!((decision.action, decision.reason), (None, Reason::PodTerminating));
+}
+
+#[test]
+fn given_an_evicted_primary_that_still_answers_then_it_hands_over_in_shapes_without_a_majority_too() {
+    for shards in [2, 3] {
+        let action = evicted(shards).action();
+        let Action::Failover { kind, on, from } = action else { panic!("{action:?}") };
+        assert_eq!((kind, on.node.name.as_str(), from), (FailoverKind::Planned, "c-03", id(3)));
+    }
+}
+
+#[test]
+fn given_an_evicted_primary_whose_replica_goes_too_or_is_not_in_sync_then_nobody_takes_over() {
+    let both = evicted(3).with(|world| world.node("c-03").pod.as_mut().unwrap().deleting = true).plan();
+    assert_eq!((both.action, both.reason), (None, Reason::PodTerminating));
+    let behind = evicted(3).with(|world| world.node("c-03").link_up = false).plan();
+    assert_eq!((behind.action, behind.reason), (None, Reason::PodTerminating));
+}
+
+#[test]
+fn given_an_evicted_primary_that_is_silent_then_it_is_left_to_its_end() {
+    assert_eq!(evicted(3).with(|world| world.silence("c-02", None)).plan().action, None);
 }
 
 #[test]

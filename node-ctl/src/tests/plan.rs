@@ -206,6 +206,13 @@ fn a_node_takes_its_pod_then_its_config_map_then_its_finalizer_away() {
 }
 
 #[test]
+fn a_retired_node_has_one_second_for_it_has_nothing_to_hand_over() {
+    let retired =
+        Observed { deleting: true, lifecycle: Lifecycle::Leaving, owner: Owner::Present, ..running() };
+    assert_eq!(plan(&retired), Step::DeletePod { uid: "p".to_owned(), grace: Some(1) });
+}
+
+#[test]
 fn a_pod_has_one_second_when_its_whole_cluster_goes() {
     for owner in [Owner::Deleting, Owner::Gone] {
         let seen = Observed { deleting: true, owner, ..running() };

@@ -66,7 +66,8 @@ async fn play(releases: &Releases<'_>, setting: &Setting) -> Result<Vec<Row>> {
     for (number, older) in [true, false].into_iter().enumerate() {
         releases.settle(older).await?;
         let cluster = scene.blueprint(&format!("formed-{number}"), 3, 1).create().await?;
-        let begun = |object: &Value| object.pointer("/status/nodes").and_then(Value::as_u64) > Some(0);
+        let begun =
+            |object: &Value| object.pointer("/status/state").is_some_and(|state| *state == "Creating");
         cluster.until("to have begun", FORMED_WITHIN, begun).await?;
         let asked = Instant::now();
         releases.apply(!older).await?;

@@ -79,7 +79,7 @@ impl World {
     }
 
     /// Some node of the cluster is not what would be made now.
-    fn rolls(&self, cluster: &str) -> bool {
+    pub(super) fn rolls(&self, cluster: &str) -> bool {
         let image =
             self.menu.images.values().next().map(|image| format!("{}:{}", image.repository, image.tag));
         let nodes = self.api.list::<ValkeyNode>();

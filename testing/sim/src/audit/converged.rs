@@ -82,6 +82,8 @@ impl World {
             .collect();
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         check(count(nodes.len()) == members, || format!("{name} has {} nodes of {members}", nodes.len()))?;
+        // An edit of the last moment is not seen in the status yet.
+        check(!self.rolls(&name), || format!("{name} has outdated members"))?;
         let mut processes = Vec::new();
         for node in &nodes {
             processes.push(self.converged_node(node)?);

@@ -60,8 +60,10 @@ struct Held {
     ip: Option<IpAddr>,
     /// Its container runs.
     running: bool,
-    /// SIGTERM was sent.
+    /// It was told to stop.
     stopping: bool,
+    /// Time of its preStop hook.
+    hook: Ms,
 }
 
 impl Kubelets {
@@ -178,9 +180,10 @@ impl World {
             self.remove_pod(&uid, &name);
             return;
         }
+        let hook = hook(pod);
         self.kubelets
             .pods
-            .insert(uid.clone(), Held { name, machine, ip: None, running: false, stopping: false });
+            .insert(uid.clone(), Held { name, machine, ip: None, running: false, stopping: false, hook });
         let at = self.now + 200 + self.rng.i64(0..self.pace.pod_start);
         self.queue.plan(at, move |world| world.start_container(&uid));
     }
@@ -238,14 +241,14 @@ impl World {
         });
     }
 
-    /// A Pod was told to go: SIGTERM, and SIGKILL after the grace period.
+    /// A Pod was told to go: its preStop hook, SIGTERM, and SIGKILL after the grace period.
     fn stop(&mut self, pod: &Pod, uid: &str) {
         let Some(held) = self.kubelets.pods.get_mut(uid) else { return };
         if held.stopping {
             return;
         }
         held.stopping = true;
-        let (running, name) = (held.running, held.name.clone());
+        let (running, name, hook) = (held.running, held.name.clone(), held.hook);
         let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(30) * 1000;
         let process = self.valkey.in_pod(uid).map(|node| (node.id, node.frozen));
         let Some((_, frozen)) = process.filter(|_| running) else {
@@ -254,7 +257,8 @@ impl World {
             self.queue.plan(at, move |world| world.finish_pod(&uid));
             return;
         };
-        let wait = if frozen { grace } else { (50 + self.rng.i64(0..700)).min(grace) };
+        // After a hook that took all of it the process still has two seconds.
+        let wait = if frozen { grace } else { hook.min(grace) + (50 + self.rng.i64(0..700)).min(grace) };
         self.say("kubelet", &format!("stops {name}"));
         let (uid, at) = (uid.to_owned(), self.now + wait);
         self.queue.plan(at, move |world| world.end_stopped(&uid));
@@ -426,6 +430,14 @@ impl World {
         // A Pod that is gone needs no status.
         drop(done);
     }
+}
+
+/// The seconds that the container's preStop hook sleeps.
+fn hook(pod: &Pod) -> Ms {
+    let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    let handler = container.and_then(|container| container.lifecycle.as_ref()?.pre_stop.as_ref());
+    let command = handler.and_then(|handler| handler.exec.as_ref()?.command.as_ref());
+    command.and_then(|words| words.last()?.parse::<Ms>().ok()).map_or(0, |seconds| seconds * 1000)
 }
 
 fn set_condition(pod: &mut Pod, kind: &str, status: bool, message: &str) {
