@@ -105,6 +105,7 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
             kind: kind.to_owned(),
             on: summary(&action.on()),
             time: build::time(now),
+            over: false,
         });
         if let Action::TakeSnapshot { .. } = action {
             status.target_spec = Some(Box::new(self.world.cluster.spec.clone()));

@@ -32,6 +32,8 @@ struct Entry {
     failover: Option<(NodeId, Millis)>,
     /// Number of the last action that this process recorded.
     recorded: Option<i64>,
+    /// Number of the last action of this process of which every reply came.
+    ended: Option<i64>,
     /// The last number seen that another process recorded, and since when, by uptime.
     others: Option<(i64, Duration)>,
     /// What was seen of machines whose Pods fell silent, by the UID of the Pod, and since when, by uptime.
@@ -97,8 +99,22 @@ impl Memory {
         entry.saved = Some(Arc::new(saved));
     }
 
+    /// Every reply to the action that was recorded last has come.
+    pub fn ended(&self, key: &ClusterKey) {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        entry.ended = entry.recorded;
+    }
+
+    /// Whether the action that `cluster` shows is this process's and over.
+    pub fn is_over(&self, key: &ClusterKey, cluster: &ValkeyCluster) -> bool {
+        let entries = self.lock();
+        let ended = entries.get(key).and_then(|entry| entry.ended);
+        ended.is_some() && ended == number(cluster)
+    }
+
     /// How long to wait until no command of the action that `cluster` shows can be under way: zero when this process
-    /// recorded it, otherwise until its number has been seen unchanged for `window`. `now` is the uptime.
+    /// recorded it or it is over, otherwise until its number has been seen unchanged for `window`. `now` is the uptime.
     pub fn commands_end_in(
         &self,
         key: &ClusterKey,
@@ -108,7 +124,8 @@ impl Memory {
     ) -> Duration {
         let mut entries = self.lock();
         let entry = entries.entry(key.clone()).or_default();
-        let Some(number) = number(cluster).filter(|number| Some(*number) != entry.recorded) else {
+        let open = number(cluster).filter(|_| !says_over(cluster));
+        let Some(number) = open.filter(|number| Some(*number) != entry.recorded) else {
             entry.others = None;
             return Duration::ZERO;
         };
@@ -216,6 +233,11 @@ impl Memory {
     }
 }
 
+fn says_over(cluster: &ValkeyCluster) -> bool {
+    let last = cluster.status.as_ref().and_then(|status| status.last_action.as_ref());
+    last.is_some_and(|last| last.over)
+}
+
 /// Number of the last recorded action.
 fn number(cluster: &ValkeyCluster) -> Option<i64> {
     Some(cluster.status.as_ref()?.last_action.as_ref()?.number)
@@ -235,6 +257,7 @@ mod tests {
             kind: "Meet".to_owned(),
             on: String::new(),
             time: crate::build::time(Millis(0)),
+            over: false,
         });
         let status = Some(ValkeyClusterStatus { last_action, ..ValkeyClusterStatus::default() });
         ValkeyCluster { status, ..ValkeyCluster::new("c", ValkeyClusterSpec::default()) }
@@ -256,6 +279,26 @@ mod tests {
         assert_eq!(wait(&memory, 8, 102), WINDOW, "a new number is waited for anew");
         assert_eq!(wait(&memory, 8, 105), Duration::ZERO);
         assert_eq!(wait(&memory, 8, 500), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_action_that_is_said_to_be_over_is_not_waited_for() {
+        let mut over = cluster(7);
+        over.status.as_mut().unwrap().last_action.as_mut().unwrap().over = true;
+        let wait = Memory::default().commands_end_in(&key(), &over, Duration::from_secs(100), WINDOW);
+        assert_eq!(wait, Duration::ZERO);
+    }
+
+    #[test]
+    fn only_an_action_of_this_process_whose_replies_have_all_come_is_over() {
+        let memory = Memory::default();
+        memory.ended(&key());
+        assert!(!memory.is_over(&key(), &cluster(7)), "another's");
+        memory.saved(&key(), &cluster(7), cluster(8));
+        assert!(!memory.is_over(&key(), &cluster(8)), "a reply may be missing");
+        memory.ended(&key());
+        assert!(memory.is_over(&key(), &cluster(8)));
+        assert!(!memory.is_over(&key(), &cluster(9)), "another's after it");
     }
 
     #[test]

@@ -314,7 +314,10 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         access: Option<&Access>,
         decision: &Decision,
     ) -> Result<Next, TickError> {
-        let status = status::derive(&world.cluster, seen, want, decision, &build::time(seen.now));
+        let mut status = status::derive(&world.cluster, seen, want, decision, &build::time(seen.now));
+        if let Some(last) = &mut status.last_action {
+            last.over |= self.memory.is_over(key, &world.cluster);
+        }
         self.metrics.show(key, seen, &status);
         let Some(action) = &decision.action else {
             tell_wait(&self.kube, &self.memory, key, &world.cluster, seen, decision).await;
@@ -345,6 +348,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             self.memory.failed_over(key, *from, seen.now);
         }
         if outcome == Outcome::Done {
+            self.memory.ended(key);
             tell_action(&self.kube, key, &world.cluster, action, decision).await;
         }
         match outcome {

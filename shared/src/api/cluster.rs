@@ -198,4 +198,8 @@ pub struct LastAction {
 
     /// When the intent was recorded.
     pub time: Time,
+
+    /// No command of it can be under way any more: whoever recorded it has had every reply and looked again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
 }
