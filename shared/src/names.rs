@@ -94,6 +94,10 @@ pub const KEY_OPERATOR_PASSWORD_PREVIOUS: &str = "operator-password-previous";
 pub const KEY_REPL_PASSWORD_PREVIOUS: &str = "repl-password-previous";
 /// Auth Secret key: the line that a node includes from its mount.
 pub const KEY_PRIMARYAUTH_CONF: &str = "primaryauth.conf";
+/// Auth Secret key of a TLS cluster: the last ca.crt that every running node has read.
+pub const KEY_CA_PROVED: &str = "ca.crt.proved";
+/// Auth Secret key of a TLS cluster: authorities that nodes were told of since; empty at rest.
+pub const KEY_CA_PENDING: &str = "ca.crt.pending";
 
 /// Valkey user of the operator.
 pub const USER_OPERATOR: &str = "_momento_operator";
@@ -108,6 +112,9 @@ pub const MANAGER_CLUSTER: &str = "valkey-operator/cluster-ctl";
 pub const MANAGER_NODE: &str = "valkey-operator/node-ctl";
 /// Server-side-apply field manager of reconcile-loops.
 pub const MANAGER_LOOPS: &str = "valkey-operator/reconcile-loops";
+
+/// The same of the TLS loop, which applies beside the ACL loop: an apply drops what the same manager applied before.
+pub const MANAGER_LOOPS_TLS: &str = "valkey-operator/reconcile-loops-tls";
 
 /// Name of the headless Service of a cluster.
 pub fn service(cluster: &str) -> String {

@@ -19,10 +19,12 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use crate::names;
 
 mod authorities;
+mod record;
 #[cfg(test)]
 mod tests;
 
-pub use authorities::Authorities;
+pub use authorities::{Authorities, bundle};
+pub use record::AuthorityRecord;
 
 /// Key of the certificate chain, the node's own certificate first.
 pub const KEY_CERTIFICATE: &str = "tls.crt";

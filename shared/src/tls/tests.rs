@@ -16,9 +16,9 @@ const MEMBERS: &str = "*.c.ns.svc.cluster.local";
 const BOTH: [ExtendedKeyUsagePurpose; 2] =
     [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
 
-type Issuer = CertifiedIssuer<'static, KeyPair>;
+pub(super) type Issuer = CertifiedIssuer<'static, KeyPair>;
 
-fn authority_params(name: &str) -> CertificateParams {
+pub(super) fn authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -26,7 +26,7 @@ fn authority_params(name: &str) -> CertificateParams {
     params
 }
 
-fn authority(name: &str) -> Issuer {
+pub(super) fn authority(name: &str) -> Issuer {
     CertifiedIssuer::self_signed(authority_params(name), KeyPair::generate().unwrap()).unwrap()
 }
 

@@ -73,11 +73,22 @@ impl Request {
 impl Authority {
     /// A new authority with a key of its own.
     pub fn new(name: &str) -> Result<Self> {
+        Ok(Self(CertifiedIssuer::self_signed(Self::params(name), KeyPair::generate()?)?))
+    }
+
+    /// One that is valid until the first day of this year.
+    pub fn until(name: &str, year: i32) -> Result<Self> {
+        let mut params = Self::params(name);
+        params.not_after = date_time_ymd(year, 1, 1);
+        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+    }
+
+    fn params(name: &str) -> CertificateParams {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, name);
-        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+        params
     }
 
     /// Its certificate, PEM.
