@@ -6,7 +6,7 @@ use std::time::Duration;
 use shared::names;
 use shared::secret::{RandomError, Redacted};
 use shared::settings::Settings;
-use shared::tls::Material;
+use shared::tls::{AuthorityRecord, Material};
 use shared::valkey::client::Credentials;
 use tracing::{debug, warn};
 
@@ -399,16 +399,20 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         })
     }
 
-    /// Who may vouch for the nodes: the authorities of the Secret; while that cannot be used, those of the last one that
-    /// could be, because nodes keep what they have.
+    /// Who may vouch for the nodes: the authorities of the Secret, if it can be used, and those of the record that not all
+    /// nodes are proved to have left behind; nodes keep what they have until they are told to read it again.
     fn authorities(&self, key: &ClusterKey, world: &World, material: &Material) -> Option<Arc<str>> {
         let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
         let secret = world.cluster.spec.tls.as_ref()?.secret_ref.as_str();
-        let Some(usable) = material.usable_authorities(secret, &key.name, &key.namespace) else {
-            return self.memory.authorities(key, uid).or_else(|| material.authorities());
-        };
-        self.memory.keep_authorities(key, uid, &usable);
-        Some(usable)
+        let usable = material.usable_authorities(secret, &key.name, &key.namespace);
+        if let Some(usable) = &usable {
+            self.memory.keep_authorities(key, uid, usable);
+        }
+        let ours = world.auth.as_ref().filter(|secret| build::owned_by(&secret.metadata, uid));
+        let record = ours.and_then(|secret| AuthorityRecord::of(secret));
+        AuthorityRecord::trusted(record.as_ref(), usable.as_ref())
+            .or_else(|| self.memory.authorities(key, uid))
+            .or_else(|| material.authorities())
     }
 
     /// `count` node names that no node of the cluster has.

@@ -106,7 +106,13 @@ impl AclLoop {
     async fn authorities(&self, cluster: &ClusterSeen) -> Result<Option<Arc<str>>, SecretError> {
         let Some(key) = authorities::key_of(cluster) else { return Ok(None) };
         let material = self.secrets.read(&self.client, &self.caches, &key).await?;
-        let known = self.secrets.authorities(cluster, &key, &material);
+        let recorded = match self.secrets.recorded(&self.client, &self.caches, cluster).await {
+            Ok(recorded) => recorded.record.clone(),
+            Err(error @ SecretError::Read { .. }) => return Err(error),
+            // Whoever needs the auth Secret says what is wrong with it.
+            Err(_) => None,
+        };
+        let known = self.secrets.authorities(cluster, &key, &material, recorded.as_ref());
         known.map(Some).ok_or(SecretError::Key { name: key.name, key: tls::KEY_AUTHORITIES })
     }
 
@@ -258,8 +264,8 @@ pub(crate) fn not_read(cluster: &ClusterSeen, error: &(dyn std::error::Error + '
 /// The result as a metric label.
 pub(crate) fn word(result: &NodeResult) -> &'static str {
     match result {
-        NodeResult::Current { reloaded: false } => "current",
-        NodeResult::Current { reloaded: true } => "reloaded",
+        NodeResult::Current { reloaded: false } | NodeResult::Told { reloaded: false } => "current",
+        NodeResult::Current { reloaded: true } | NodeResult::Told { reloaded: true } => "reloaded",
         NodeResult::Stale => "stale",
         NodeResult::Refused(_) => "refused",
         NodeResult::Failed { kind, .. } => kind,
@@ -271,8 +277,8 @@ pub(crate) fn count(results: &BTreeMap<String, NodeResult>, settled: bool) -> Co
     let number = |wanted: fn(&NodeResult) -> bool| results.values().filter(|result| wanted(result)).count();
     Count {
         nodes: results.len(),
-        current: number(|result| matches!(result, NodeResult::Current { .. })),
-        reloaded: number(|result| matches!(result, NodeResult::Current { reloaded: true })),
+        current: number(|result| matches!(result, NodeResult::Current { .. } | NodeResult::Told { .. })),
+        reloaded: number(|result| word(result) == "reloaded"),
         failed: number(|result| matches!(result, NodeResult::Refused(_) | NodeResult::Failed { .. })),
         settled,
     }

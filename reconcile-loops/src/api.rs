@@ -17,9 +17,10 @@ use shared::api::ValkeyCluster;
 use shared::api::conditions::{self, ConditionType};
 use shared::names;
 use shared::secret::Redacted;
-use shared::tls::Material;
+use shared::tls::{AuthorityRecord, Material};
 use shared::valkey::Credentials;
 
+use crate::authorities::auth_secret_of;
 use crate::plan::{Published, Record, Unpublished, Verdict};
 use crate::seen::{ClusterKey, ClusterSeen, ObjectKey};
 
@@ -153,17 +154,55 @@ pub async fn operator_credentials(
     client: &Client,
     cluster: &ClusterSeen,
 ) -> Result<Credentials, SecretError> {
-    let key = ObjectKey {
-        namespace: cluster.key.0.namespace.clone(),
-        name: names::auth_secret(&cluster.key.0.name),
-    };
+    let (key, secret) = auth_secret(client, cluster).await?;
+    let password = text(&secret, &key, names::KEY_OPERATOR_PASSWORD)?;
+    Ok(Credentials { user: names::USER_OPERATOR.to_owned(), password: Redacted::new(password) })
+}
+
+/// The auth Secret of a cluster; one that is not the cluster's is an error.
+async fn auth_secret(client: &Client, cluster: &ClusterSeen) -> Result<(ObjectKey, Secret), SecretError> {
+    let key = auth_secret_of(cluster);
     let missing = || SecretError::Missing { name: key.name.clone() };
     let secret = secret(client, &key).await?.ok_or_else(missing)?;
     if !owned_by(&secret, &cluster.uid) {
         return Err(SecretError::Foreign { name: key.name });
     }
-    let password = text(&secret, &key, names::KEY_OPERATOR_PASSWORD)?;
-    Ok(Credentials { user: names::USER_OPERATOR.to_owned(), password: Redacted::new(password) })
+    Ok((key, secret))
+}
+
+/// What the auth Secret records of authorities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// UID of the Secret.
+    pub uid: String,
+    /// The record, if there is one.
+    pub record: Option<AuthorityRecord>,
+}
+
+/// Reads what the auth Secret records of authorities.
+pub async fn recorded(client: &Client, cluster: &ClusterSeen) -> Result<Recorded, SecretError> {
+    let (_, secret) = auth_secret(client, cluster).await?;
+    Ok(Recorded { uid: secret.uid().unwrap_or_default(), record: AuthorityRecord::of(&secret) })
+}
+
+/// Records authorities in the auth Secret of this UID, and touches nothing else in it.
+pub async fn write_authorities(
+    client: &Client,
+    cluster: &ClusterSeen,
+    uid: &str,
+    record: &AuthorityRecord,
+) -> kube::Result<()> {
+    let key = auth_secret_of(cluster);
+    let api: Api<Secret> = Api::namespaced(client.clone(), &key.namespace);
+    let data: BTreeMap<&str, ByteString> = record.data().into_iter().collect();
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": key.name, "uid": uid },
+        "data": data,
+    });
+    let params = PatchParams::apply(names::MANAGER_LOOPS_TLS).force();
+    api.patch_metadata(&key.name, &params, &Patch::Apply(body)).await.map(|_| ())
 }
 
 /// Reads a TLS Secret; one that does not exist is a finding, not an error.

@@ -23,6 +23,31 @@ pub struct Nodes {
     metrics: RequestMetrics,
 }
 
+/// What a node of a TLS cluster is to serve and to trust.
+#[derive(Debug, Clone, Copy)]
+pub struct WantedTls<'a> {
+    /// The certificate, DER.
+    pub certificate: &'a [u8],
+    /// The three settings that name the files.
+    pub settings: &'a [(&'a str, &'a str)],
+    /// What Valkey 9.1 reports of the authorities when it has read the wanted ones: the serial number of the one that
+    /// expires first.
+    pub authority: Option<&'a str>,
+    /// That cannot be the answer of a node that has read others.
+    pub conclusive: bool,
+}
+
+impl WantedTls<'_> {
+    /// The result of a node that serves the certificate and says this of its authorities; 8.1 says nothing.
+    fn trust(&self, shown: Option<&str>, reloaded: bool) -> NodeResult {
+        match (shown, self.authority) {
+            (Some(shown), Some(wanted)) if shown != wanted => NodeResult::Stale,
+            (Some(_), Some(_)) if self.conclusive => NodeResult::Current { reloaded },
+            _ => NodeResult::Told { reloaded },
+        }
+    }
+}
+
 /// Where a node of a cluster is dialled; `ca_pem` is that of a TLS cluster.
 pub fn endpoint(cluster: &ClusterKey, node: &NodeSeen, ca_pem: Option<&str>) -> Endpoint {
     let tls = ca_pem.map(|ca_pem| TlsTarget {
@@ -69,32 +94,31 @@ impl Nodes {
         }
     }
 
-    /// Points a node back at its certificate files, which makes it re-read them, and tells whether it serves
-    /// `certificate` (DER). `settings` are the three that name the files.
+    /// Points a node back at its certificate files, which makes it re-read them, and tells whether it serves and trusts what
+    /// is wanted.
     ///
     /// Sent on every pass: a changed authority shows in no handshake, and the server replaces its material only when all
     /// three files are good.
     pub async fn tls(
         &self,
         endpoint: &Endpoint,
-        certificate: &[u8],
-        settings: &[(&str, &str)],
+        wanted: &WantedTls<'_>,
         credentials: &Credentials,
     ) -> NodeResult {
         let Ok(_permit) = self.fan_out.acquire().await else { return closed() };
-        let served = match self.tls_reload(endpoint, settings, credentials).await {
-            Ok(served) => served,
+        let (served, shown) = match self.tls_reload(endpoint, wanted.settings, credentials).await {
+            Ok(reloaded) => reloaded,
             Err(ValkeyError::Refused { reply, .. }) => return NodeResult::Refused(reply),
             Err(error) => return failed(&error),
         };
-        if served.as_deref() == Some(certificate) {
-            return NodeResult::Current { reloaded: false };
+        if served.as_deref() == Some(wanted.certificate) {
+            return wanted.trust(shown.as_deref(), false);
         }
         // The old connection still has the old certificate: only a new one proves the new.
         let again = self.timed("connect", connect(endpoint, credentials, &self.limits)).await;
         match again {
-            Ok(connection) if connection.served_certificate() == Some(certificate) => {
-                NodeResult::Current { reloaded: true }
+            Ok(connection) if connection.served_certificate() == Some(wanted.certificate) => {
+                wanted.trust(shown.as_deref(), true)
             }
             Ok(_) => NodeResult::Stale,
             Err(error) => failed(&error),
@@ -110,15 +134,18 @@ impl Nodes {
         self.timed("acl_load", connection.acl_load()).await
     }
 
+    /// The certificate that it served before, and what it says now of the authorities that it has read.
     async fn tls_reload(
         &self,
         endpoint: &Endpoint,
         settings: &[(&str, &str)],
         credentials: &Credentials,
-    ) -> Result<Option<Vec<u8>>, ValkeyError> {
+    ) -> Result<(Option<Vec<u8>>, Option<String>), ValkeyError> {
         let connection = self.timed("connect", connect(endpoint, credentials, &self.limits)).await?;
         self.timed("config_set", connection.config_set(settings)).await?;
-        Ok(connection.served_certificate().map(<[u8]>::to_vec))
+        let info = self.timed("info", connection.info()).await?;
+        let shown = info.tls.and_then(|tls| tls.ca_cert_serial);
+        Ok((connection.served_certificate().map(<[u8]>::to_vec), shown))
     }
 
     async fn timed<T>(
@@ -141,4 +168,26 @@ fn failed(error: &ValkeyError) -> NodeResult {
 /// The semaphore is never closed while a pass runs; if it were, nothing was asked.
 fn closed() -> NodeResult {
     NodeResult::Failed { kind: "stopping", error: "the process stops".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_shows_whom_it_trusts_only_where_no_other_choice_looks_the_same() {
+        let wanted =
+            |authority, conclusive| WantedTls { certificate: &[], settings: &[], authority, conclusive };
+        let (current, told) = (NodeResult::Current { reloaded: true }, NodeResult::Told { reloaded: true });
+        for (authority, conclusive, shown, result) in [
+            (Some("0A"), true, Some("0A"), &current),
+            (Some("0A"), true, Some("0B"), &NodeResult::Stale),
+            (Some("0A"), true, None, &told),
+            (Some("0A"), false, Some("0A"), &told),
+            (Some("0A"), false, Some("0B"), &NodeResult::Stale),
+            (None, false, Some("0B"), &told),
+        ] {
+            assert_eq!(wanted(authority, conclusive).trust(shown, true), *result, "{authority:?} {shown:?}");
+        }
+    }
 }

@@ -14,6 +14,10 @@ mod tests;
 /// Longer than a kubelet takes to refresh a mounted file (measured 61–88 s): a node still unproved has another trouble.
 pub const REFRESH_LIMIT: Duration = Duration::from_secs(90);
 
+/// From here on a changed ca.crt counts as refreshed. Passes come each second until [`REFRESH_LIMIT`]: one of them is later
+/// than this.
+pub const REFRESHED_BY: Duration = Duration::from_secs(88);
+
 /// Names that a message lists before it says how many more there are.
 const LISTED: usize = 5;
 
@@ -47,6 +51,11 @@ pub enum NodeResult {
     /// It runs what is published.
     Current {
         /// Only since a reload in this pass.
+        reloaded: bool,
+    },
+    /// TLS: it serves the wanted certificate and re-read its files, and does not show which authorities were in them.
+    Told {
+        /// It serves the certificate only since a reload in this pass.
         reloaded: bool,
     },
     /// It re-read its file, and that is not the published one yet: the kubelet has not refreshed it.
@@ -197,43 +206,98 @@ fn first_trouble(results: &BTreeMap<String, NodeResult>) -> (&'static str, Strin
     if !failed.is_empty() {
         return ("NodeFailed", format!("no result from {}", list(&failed)));
     }
-    let stale: Vec<String> = results
-        .iter()
-        .filter(|(_, result)| matches!(result, NodeResult::Stale))
-        .map(|(name, _)| name.clone())
-        .collect();
+    let stale = names_of(results, |result| matches!(result, NodeResult::Stale));
     ("WaitingForKubelet", format!("waiting for the kubelet to refresh the file of {}", list(&stale)))
 }
 
-/// Decides condition `TLSReady` from each running node's result with the Secret's certificate (its fingerprint), or from
-/// the reason and words of why there is none to serve. A doubt about a certificate that is served is told with it.
+/// What the TLS Secret holds to be served and trusted, and how far that is proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedTls {
+    /// Fingerprint of the certificate.
+    pub fingerprint: String,
+    /// Revision of ca.crt.
+    pub authorities: String,
+    /// How far nodes have read ca.crt.
+    pub trust: Trust,
+    /// What is doubtful about the certificate.
+    pub doubt: Option<Doubt>,
+}
+
+/// How far ca.crt is known to be read by nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// Every running node has read it, by the record.
+    Proved,
+    /// It has changed since.
+    Changed {
+        /// It has no authority in common with the former one.
+        replaced: bool,
+        /// Nodes were told to read it for longer than a kubelet takes to refresh it.
+        waited: bool,
+    },
+}
+
+/// Decides condition `TLSReady` from each running node's result with what is published, or from the reason and words of
+/// why there is nothing to serve. Also tells whether nothing is left to wait for.
 pub fn tls(
-    certificate: Result<&str, (&'static str, &str)>,
+    published: Result<&PublishedTls, (&'static str, &str)>,
     results: &BTreeMap<String, NodeResult>,
-    doubt: Option<&Doubt>,
 ) -> (Verdict, bool) {
-    let fingerprint = match certificate {
-        Ok(fingerprint) => short(fingerprint),
+    let published = match published {
+        Ok(published) => published,
         Err((reason, problem)) => {
             return (Verdict::new(ConditionStatus::False, reason, problem.to_owned()), true);
         }
     };
+    let (certificate, authorities) = (short(&published.fingerprint), short(&published.authorities));
     let total = results.len();
     if total == 0 {
-        let message = format!("certificate {fingerprint} is in the Secret; no node runs yet");
+        let message = format!("certificate {certificate} is in the Secret; no node runs yet");
         return (Verdict::new(ConditionStatus::Unknown, "NoRunningNode", message), true);
     }
+    let unshown = names_of(results, |result| matches!(result, NodeResult::Told { .. }));
     let current = results.values().filter(|result| matches!(result, NodeResult::Current { .. })).count();
-    let reached = format!("certificate {fingerprint} is served by {current} of {total} running nodes");
-    if current == total {
-        let (reason, message) = match doubt {
+    let current = current + unshown.len();
+    let reached = format!("certificate {certificate} is served by {current} of {total} running nodes");
+    let (replaced, unproved) = match published.trust {
+        Trust::Proved => (false, false),
+        Trust::Changed { replaced, waited } => (replaced, !waited && !unshown.is_empty()),
+    };
+    if current == total && !unproved {
+        let reached = format!("{reached}, and all have read ca.crt {authorities}");
+        let (reason, message) = match &published.doubt {
             Some(doubt) => (doubt.reason(), format!("{reached}; {doubt}")),
             None => ("Served", reached),
         };
         return (Verdict::new(ConditionStatus::True, reason, message), true);
     }
-    let (reason, why) = first_trouble(results);
+    let (reason, why) = if current == total {
+        let why = format!(
+            "ca.crt {authorities} is another one, and whom it trusts is not shown by {}: until 90 s have passed, within \
+             which a kubelet refreshes files, they are told to read it again",
+            list(&unshown)
+        );
+        ("AuthoritiesUnproved", why)
+    } else {
+        first_trouble(results)
+    };
+    if replaced {
+        let message = format!("{reached}; {REPLACED}; {why}");
+        return (Verdict::new(ConditionStatus::False, AUTHORITIES_REPLACED, message), false);
+    }
     (Verdict::new(ConditionStatus::False, reason, format!("{reached}; {why}")), false)
+}
+
+/// Reason of condition and event, when ca.crt was replaced without an overlap.
+pub const AUTHORITIES_REPLACED: &str = "AuthoritiesReplaced";
+
+/// What that means, and what a person can do.
+pub const REPLACED: &str = "ca.crt has no authority in common with the one that members trusted: those that have read it and \
+     those that have not refuse each other's new connections, so all are told to read it at once; clients need the new ca.crt \
+     now; to avoid this, first put the old and the new authority into ca.crt together";
+
+fn names_of(results: &BTreeMap<String, NodeResult>, wanted: impl Fn(&NodeResult) -> bool) -> Vec<String> {
+    results.iter().filter(|(_, result)| wanted(result)).map(|(name, _)| name.clone()).collect()
 }
 
 /// Enough of a hash for a person.

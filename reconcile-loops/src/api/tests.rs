@@ -253,3 +253,43 @@ async fn a_status_that_is_always_written_by_somebody_else_is_left_to_the_next_pa
     assert!(write_condition(&client, &seen(Vec::new()), KIND, &verdict("x"), "us/acl").await.is_err());
     assert_eq!(sent.lock().unwrap().iter().filter(|sent| sent.line == "PATCH").count(), WRITES);
 }
+
+#[tokio::test]
+async fn authorities_are_recorded_by_the_tls_loops_own_manager_and_nothing_else_of_the_secret_is_named() {
+    let (client, sent) = client(&json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": { "name": "c-operator-auth" },
+    }));
+    let record = AuthorityRecord { proved: "old".to_owned(), pending: "new".to_owned() };
+    write_authorities(&client, &seen(Vec::new()), "uid-secret", &record).await.unwrap();
+    let sent = sent.lock().unwrap().pop().unwrap();
+    assert_eq!(
+        sent.line,
+        "PATCH /api/v1/namespaces/ns/secrets/c-operator-auth?&force=true&fieldManager=valkey-operator%2Freconcile-loops-tls"
+    );
+    assert_eq!(sent.content_type, "application/apply-patch+yaml");
+    // With the UID a Secret that was made anew is a conflict, and one that is gone is not made.
+    assert_eq!(sent.body["metadata"], json!({ "name": "c-operator-auth", "uid": "uid-secret" }));
+    assert_eq!(sent.body["data"], json!({ "ca.crt.proved": "b2xk", "ca.crt.pending": "bmV3" }));
+}
+
+#[tokio::test]
+async fn authorities_are_read_from_the_clusters_own_auth_secret_alone() {
+    let secret = |owner: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "name": "c-operator-auth", "uid": "uid-secret",
+                "ownerReferences": [{
+                    "apiVersion": "v", "kind": "ValkeyCluster", "name": "c", "uid": owner, "controller": true,
+                }],
+            },
+            "data": { "operator-password": "eA==" },
+        })
+    };
+    let (ours, _) = client(&secret("uid-c"));
+    let read = recorded(&ours, &seen(Vec::new())).await.unwrap();
+    assert_eq!(read, Recorded { uid: "uid-secret".to_owned(), record: None }, "nothing is recorded yet");
+    let (others, _) = client(&secret("uid-of-another"));
+    let refused = recorded(&others, &seen(Vec::new())).await.unwrap_err();
+    assert!(matches!(refused, SecretError::Foreign { .. }), "{refused}");
+}

@@ -100,21 +100,68 @@ fn without_a_file_or_a_node_there_is_nothing_to_wait_for() {
     assert_eq!((decision.verdict.status, decision.settled), (ConditionStatus::Unknown, true));
 }
 
+fn published_tls(trust: Trust) -> PublishedTls {
+    PublishedTls {
+        fingerprint: "0123456789abcdef".to_owned(),
+        authorities: "fedcba9876543210".to_owned(),
+        trust,
+        doubt: None,
+    }
+}
+
+const TOLD: NodeResult = NodeResult::Told { reloaded: false };
+
 #[test]
 fn tls_is_ready_when_every_node_serves_the_secrets_certificate() {
-    let fingerprint = "0123456789abcdef";
-    let (verdict, settled) = tls(Ok(fingerprint), &results(&[CURRENT, CURRENT]), None);
-    assert_eq!((verdict.status, settled), (ConditionStatus::True, true));
-    assert_eq!(verdict.message, "certificate 0123456789ab is served by 2 of 2 running nodes");
-    let (verdict, settled) = tls(Ok(fingerprint), &results(&[CURRENT, NodeResult::Stale]), None);
+    let published = published_tls(Trust::Proved);
+    let (verdict, settled) = tls(Ok(&published), &results(&[CURRENT, TOLD]));
+    assert_eq!((verdict.status, verdict.reason, settled), (ConditionStatus::True, "Served", true));
+    assert_eq!(
+        verdict.message,
+        "certificate 0123456789ab is served by 2 of 2 running nodes, and all have read ca.crt fedcba987654"
+    );
+    let (verdict, settled) = tls(Ok(&published), &results(&[CURRENT, NodeResult::Stale]));
     assert_eq!((verdict.reason, settled), ("WaitingForKubelet", false));
-    let (verdict, settled) = tls(Err(("SecretInvalid", "no tls.crt")), &results(&[CURRENT]), None);
+    let (verdict, settled) = tls(Err(("SecretInvalid", "no tls.crt")), &results(&[CURRENT]));
     assert_eq!((verdict.reason, verdict.message.as_str(), settled), ("SecretInvalid", "no tls.crt", true));
 }
 
 #[test]
+fn a_changed_authority_is_ready_when_each_node_shows_it_or_a_kubelet_has_had_its_time() {
+    let changed = |waited| published_tls(Trust::Changed { replaced: false, waited });
+    let of = |waited, found: &[NodeResult]| {
+        let (verdict, settled) = tls(Ok(&changed(waited)), &results(found));
+        assert_eq!(settled, verdict.status == ConditionStatus::True);
+        verdict.reason
+    };
+    assert_eq!(of(false, &[CURRENT, CURRENT]), "Served", "the servers show it");
+    assert_eq!(of(false, &[CURRENT, TOLD]), "AuthoritiesUnproved");
+    assert_eq!(of(true, &[CURRENT, TOLD]), "Served");
+    assert_eq!(
+        of(true, &[CURRENT, NodeResult::Stale]),
+        "WaitingForKubelet",
+        "time proves nothing against a server"
+    );
+    let (verdict, _) = tls(Ok(&changed(false)), &results(&[CURRENT, TOLD]));
+    assert!(verdict.message.contains("is not shown by c-00001:"), "{}", verdict.message);
+}
+
+#[test]
+fn a_replaced_authority_is_told_until_all_have_read_the_new_one() {
+    let replaced = |waited| published_tls(Trust::Changed { replaced: true, waited });
+    for found in [vec![CURRENT, NodeResult::Stale], vec![CURRENT, TOLD]] {
+        let (verdict, settled) = tls(Ok(&replaced(false)), &results(&found));
+        assert_eq!((verdict.reason, settled), (AUTHORITIES_REPLACED, false));
+        assert!(verdict.message.contains("clients need the new ca.crt"), "{}", verdict.message);
+    }
+    assert_eq!(tls(Ok(&replaced(true)), &results(&[CURRENT, TOLD])).0.reason, "Served");
+    assert_eq!(tls(Ok(&replaced(false)), &results(&[CURRENT])).0.reason, "Served");
+}
+
+#[test]
 fn a_certificate_that_is_served_and_doubtful_is_ready_with_the_doubt_as_its_reason() {
-    let (verdict, settled) = tls(Ok("0123456789abcdef"), &results(&[CURRENT]), Some(&Doubt::NoClientAuth));
+    let published = PublishedTls { doubt: Some(Doubt::NoClientAuth), ..published_tls(Trust::Proved) };
+    let (verdict, settled) = tls(Ok(&published), &results(&[CURRENT]));
     assert_eq!((verdict.status, verdict.reason, settled), (ConditionStatus::True, "TlsNoClientAuth", true));
     assert!(verdict.message.contains("client auth"), "{}", verdict.message);
 }

@@ -48,7 +48,21 @@ impl Version {
     /// # Errors
     /// The variable is not set, or names nothing that exists.
     pub fn binary(self) -> Result<PathBuf> {
-        let variable = self.variable();
+        Self::program(self.variable())
+    }
+
+    /// Path of valkey-cli.
+    ///
+    /// # Errors
+    /// The variable is not set, or names nothing that exists.
+    pub fn cli(self) -> Result<PathBuf> {
+        Self::program(match self {
+            Self::V9_1 => "VALKEY_CLI_9_1",
+            Self::V8_1 => "VALKEY_CLI_8_1",
+        })
+    }
+
+    fn program(variable: &str) -> Result<PathBuf> {
         let hint = "run these tests with `cargo xtask test valkey`";
         let path = std::env::var_os(variable).ok_or_else(|| anyhow!("{variable} is not set; {hint}"))?;
         let path = PathBuf::from(path);

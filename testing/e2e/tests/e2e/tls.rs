@@ -20,7 +20,7 @@ const KEYS: usize = 60;
 /// A scene with a Secret that holds a certificate of a fresh authority for the cluster `tls`.
 async fn scene(prefix: &str) -> (Scene, Authority, Issued) {
     let scene = Scene::new(prefix).await.unwrap();
-    let authority = Authority::new("first").unwrap();
+    let authority = Authority::until("first", 2040).unwrap();
     let issued = authority.sign(&request(&scene)).unwrap();
     TlsSecret::new(&scene, "certificate").hold(&issued, &authority.pem()).await.unwrap();
     scene.client().await.unwrap();
@@ -79,18 +79,29 @@ async fn keys_are_there(cluster: &Deployed<'_>) {
     assert_eq!(tls::replies_in(&said), expected);
 }
 
-/// Waits until every member serves exactly this certificate and the condition says so.
+/// Waits until the condition says that every member serves exactly this certificate and has read these authorities, and
+/// looks whether the former is so.
 async fn serves(cluster: &Deployed<'_>, issued: &Issued, authorities: &str) {
     let wanted = tls::fingerprint(issued).unwrap();
-    let short = &wanted[..12];
+    let revision = shared::tls::Authorities::from_pem(authorities.as_bytes()).unwrap().revision();
+    let (short, ca) = (&wanted[..12], &revision[..12]);
     let told = |it: &Value| {
-        condition(it, "TLSReady")
-            .is_some_and(|it| text(it, "/status") == "True" && text(it, "/message").contains(short))
+        let ready = condition(it, "TLSReady").filter(|it| text(it, "/status") == "True");
+        ready.is_some_and(|it| text(it, "/message").contains(short) && text(it, "/message").contains(ca))
     };
     cluster.until(&format!("to serve {short}"), ROTATES, told).await.unwrap();
     let served = cluster.served(authorities).await.unwrap();
     assert_eq!(served.len(), cluster.members());
     assert!(served.values().all(|it| *it == wanted), "{served:?}, not {wanted}");
+}
+
+/// That each member trusts those of the authorities that are in the Secret, and no other, as soon as the condition says so.
+/// It shows in no handshake with a client, but in one with a peer that has a certificate of that authority.
+async fn trusts_exactly(cluster: &Deployed<'_>, authorities: &str, peers: &[(&Authority, &Issued)]) {
+    for (authority, peer) in peers {
+        let wanted = if authorities.contains(&authority.pem()) { cluster.members() } else { 0 };
+        assert_eq!(cluster.that_trust(authorities, peer).await.unwrap(), wanted, "although TLSReady is True");
+    }
 }
 
 #[tokio::test]
@@ -137,7 +148,7 @@ async fn a_tls_cluster_forms_speaks_nothing_else_and_sends_clients_to_names_that
 #[tokio::test]
 async fn leaf_and_authority_are_renewed_under_load_without_a_restart_or_a_failed_command() {
     let (scene, first, issued) = scene("rotate").await;
-    let second = Authority::new("second").unwrap();
+    let second = Authority::until("second", 2050).unwrap();
     let both = first.pem() + &second.pem();
     scene.trust(&both).await.unwrap();
     let cluster = formed(&scene, 3, 1).await;
@@ -156,18 +167,8 @@ async fn leaf_and_authority_are_renewed_under_load_without_a_restart_or_a_failed
         let start = Instant::now();
         secret.hold(issued, &authorities).await.unwrap();
         serves(&cluster, issued, &authorities).await;
-        test_e2e::say(&format!("{what}: served by all {:.1?} after the edit", start.elapsed()));
-        // What members trust shows in no handshake with a client, but in one with a peer.
-        for (authority, peer) in [(&first, &renewed), (&second, &last)] {
-            let wanted = if authorities.contains(&authority.pem()) { cluster.members() } else { 0 };
-            eventually("each member to trust exactly the authorities in the Secret", ROTATES, || async {
-                let trusting = cluster.that_trust(&authorities, peer).await?;
-                Ok(Probe::of(trusting == wanted, format!("{trusting}, not {wanted}")))
-            })
-            .await
-            .unwrap();
-        }
-        test_e2e::say(&format!("{what}: trusted by all {:.1?} after the edit", start.elapsed()));
+        test_e2e::say(&format!("{what}: TLSReady {:.1?} after the edit", start.elapsed()));
+        trusts_exactly(&cluster, &authorities, &[(&first, &renewed), (&second, &last)]).await;
     }
     cluster.settled(Duration::from_secs(30)).await.unwrap();
     cluster.whole(Duration::from_secs(10)).await.unwrap();
@@ -178,6 +179,77 @@ async fn leaf_and_authority_are_renewed_under_load_without_a_restart_or_a_failed
     let object = cluster.object().await.unwrap();
     assert!(condition_is(&object, "CertificateExpiringSoon", "False"), "{object:#}");
     scene.finish().unwrap();
+}
+
+#[tokio::test]
+async fn an_authority_replaced_at_once_is_warned_of_and_all_members_come_together_under_the_new_one() {
+    let (scene, first, issued) = scene("swap").await;
+    let authorities =
+        [("second", 2050), ("third", 2060)].map(|(name, end)| Authority::until(name, end).unwrap());
+    let [second, third] = &authorities;
+    scene.trust(&(first.pem() + &second.pem() + &third.pem())).await.unwrap();
+    let cluster = formed(&scene, 3, 1).await;
+    serves(&cluster, &issued, &first.pem()).await;
+    write_keys(&cluster).await;
+    let secret = TlsSecret::new(&scene, "certificate");
+    let lives = cluster.lives().await.unwrap();
+    let load = Load::start(&scene, &service(&cluster), &cluster.client_options()).await.unwrap();
+    let mut peers = vec![(&first, issued)];
+    // The second time nobody is there when it happens: whom members still serve is known by the record alone.
+    for (authority, absent) in [(second, false), (third, true)] {
+        if absent {
+            scene.operator.scale(0).await.unwrap();
+            scene.operator.await_ready().await.unwrap();
+        }
+        let issued = authority.sign(&request(&scene)).unwrap();
+        let start = Instant::now();
+        secret.hold(&issued, &authority.pem()).await.unwrap();
+        if absent {
+            scene.operator.scale(1).await.unwrap();
+            scene.operator.await_ready().await.unwrap();
+        }
+        serves(&cluster, &issued, &authority.pem()).await;
+        test_e2e::say(&format!("replaced at once: TLSReady {:.1?} after the edit", start.elapsed()));
+        peers.push((authority, issued));
+        let peers: Vec<(&Authority, &Issued)> = peers.iter().map(|(by, issued)| (*by, issued)).collect();
+        trusts_exactly(&cluster, &authority.pem(), &peers).await;
+        warned_of_replacement(&cluster).await;
+    }
+    cluster.settled(Duration::from_secs(30)).await.unwrap();
+    let (sent, failed) = load.end().await.unwrap();
+    test_e2e::say(&format!("{sent} writes, {} failed", failed.len()));
+    assert!(sent > 200 && failed.is_empty(), "{sent} writes: {failed:?}");
+    assert_eq!(cluster.lives().await.unwrap(), lives, "a Pod was restarted or replaced");
+    // Links that are made anew are made under the third: each member is greeted by one that never knew another.
+    let pods = cluster.list(Kind::POD).await.unwrap();
+    let victim = pods.iter().find(|pod| text(pod, &role_pointer()) == "primary").unwrap();
+    scene.objects.delete(Kind::POD, name(victim), Propagation::Background).await.unwrap();
+    eventually("the Pod to be replaced", Duration::from_mins(1), || async {
+        let now = cluster.list(Kind::POD).await?;
+        let gone = now.iter().all(|pod| name(pod) != name(victim));
+        Ok(Probe::of(gone && now.len() == 6, format!("{} Pods", now.len())))
+    })
+    .await
+    .unwrap();
+    cluster.settled(Duration::from_mins(2)).await.unwrap();
+    cluster.whole(Duration::from_secs(20)).await.unwrap();
+    keys_are_there(&cluster).await;
+    scene.finish().unwrap();
+}
+
+/// Waits for the event that says what was done, what it means and what to do.
+async fn warned_of_replacement(cluster: &Deployed<'_>) {
+    eventually("an event of the replacement", Duration::from_secs(5), || async {
+        let events = cluster.scene.events(&cluster.name).await?;
+        let told = events.iter().any(|(kind, reason, note)| {
+            kind == "Warning"
+                && reason == "AuthoritiesReplaced"
+                && note.contains("clients need the new ca.crt now")
+        });
+        Ok(Probe::of(told, format!("{events:?}")))
+    })
+    .await
+    .unwrap();
 }
 
 /// Waits for the state `Invalid` with exactly these words, everywhere it is said.

@@ -1,4 +1,4 @@
-//! What the ACL loop does at a node, step by step.
+//! What the ACL and TLS loops do at a node, step by step.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::{join_all, lazy};
-use reconcile_loops::nodes::Nodes;
+use reconcile_loops::nodes::{Nodes, WantedTls};
 use reconcile_loops::plan::NodeResult;
 use shared::acl::AclFile;
 use shared::api::{Access, AclBinding, CommandRule, Permission, ValkeyRoleSpec};
 use shared::metrics::Metrics;
 use shared::secret::Redacted;
+use shared::tls::Authorities;
 use shared::valkey::{Credentials, Limits, certificate};
-use test_valkey::{Authority, Options, Server, Version, operator, users_acl};
+use test_valkey::{Authority, Issued, Options, Server, Version, operator, users_acl};
 
 use crate::on_every_version;
 
@@ -22,6 +23,7 @@ on_every_version!(
     a_refused_file_is_told_in_the_servers_words,
     a_node_that_cannot_be_asked_is_a_result_within_the_limits_and_delays_no_other,
     a_renewed_certificate_counts_only_when_it_is_served,
+    whom_a_server_trusts_is_taken_for_shown_only_where_it_is,
 );
 
 const LIMITS: Limits = Limits { connect: Duration::from_millis(500), response: Duration::from_millis(500) };
@@ -131,34 +133,89 @@ async fn a_node_that_cannot_be_asked_is_a_result_within_the_limits_and_delays_no
     Ok(())
 }
 
-async fn a_renewed_certificate_counts_only_when_it_is_served(version: Version) -> Result<()> {
-    const HOST: &str = "c-00000.c.ns.svc.cluster.local";
-    let authority = Authority::new("ours")?;
-    let (old, new) = (authority.issue(&[HOST], 1)?, authority.issue(&[HOST], 2)?);
-    let options = Options {
+const HOST: &str = "c-00000.c.ns.svc.cluster.local";
+
+fn tls_options(version: Version, issued: &Issued, authorities: &str) -> Result<Options> {
+    Ok(Options {
         acl: Some(file(version, "get")?.text),
-        tls: Some((old.clone(), authority.pem())),
+        tls: Some((issued.clone(), authorities.to_owned())),
         hostname: Some(HOST.to_owned()),
         ..Options::default()
-    };
-    let server = Server::start(version, options).await?;
+    })
+}
+
+/// What the TLS loop tells of a server that is to serve `leaf` and to trust `authorities`; `trusted` are all that may be
+/// in use.
+pub(crate) async fn tls(
+    server: &Server,
+    leaf: &[u8],
+    authorities: &str,
+    trusted: &str,
+) -> Result<NodeResult> {
     let names = ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"];
     let paths = ["tls.crt", "tls.key", "ca.crt"].map(|name| server.path(name));
     let settings: Vec<(&str, &str)> = names.into_iter().zip(paths.iter().map(String::as_str)).collect();
-    let (nodes, endpoint, login) = (nodes(), server.endpoint(), operator());
-    let (old_leaf, new_leaf) = (certificate::leaf(&old.certificate)?, certificate::leaf(&new.certificate)?);
+    let of = |text: &str| Authorities::from_pem(text.as_bytes());
+    let first = of(authorities)?.first_to_expire();
+    let wanted = WantedTls {
+        certificate: leaf,
+        settings: &settings,
+        authority: first.as_deref(),
+        conclusive: of(authorities)?.shown_by_first_to_expire(&of(trusted)?),
+    };
+    let mut endpoint = server.endpoint();
+    if let Some(target) = &mut endpoint.tls {
+        trusted.clone_into(&mut target.ca_pem);
+    }
+    Ok(nodes().tls(&endpoint, &wanted, &operator()).await)
+}
 
-    let result = nodes.tls(&endpoint, &old_leaf, &settings, &login).await;
-    ensure!(result == NodeResult::Current { reloaded: false }, "{result:?}");
-    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
+async fn a_renewed_certificate_counts_only_when_it_is_served(version: Version) -> Result<()> {
+    let authority = Authority::new("ours")?;
+    let (old, new) = (authority.issue(&[HOST], 1)?, authority.issue(&[HOST], 2)?);
+    let ca = authority.pem();
+    let server = Server::start(version, tls_options(version, &old, &ca)?).await?;
+    let (old_leaf, new_leaf) = (certificate::leaf(&old.certificate)?, certificate::leaf(&new.certificate)?);
+    // One authority, and no other that might be in use: 9.1 shows that it has read it.
+    let good = |reloaded| match version {
+        Version::V9_1 => NodeResult::Current { reloaded },
+        Version::V8_1 => NodeResult::Told { reloaded },
+    };
+    let result = tls(&server, &old_leaf, &ca, &ca).await?;
+    ensure!(result == good(false), "{result:?}");
+    let result = tls(&server, &new_leaf, &ca, &ca).await?;
     ensure!(result == NodeResult::Stale, "before the kubelet refreshed the files: {result:?}");
     server.write("tls.crt", &new.certificate)?;
-    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
+    let result = tls(&server, &new_leaf, &ca, &ca).await?;
     ensure!(matches!(result, NodeResult::Refused(_)), "certificate and key do not match: {result:?}");
     server.write("tls.key", &new.key)?;
-    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
-    ensure!(result == NodeResult::Current { reloaded: true }, "{result:?}");
-    let result = nodes.tls(&endpoint, &new_leaf, &settings, &login).await;
-    ensure!(result == NodeResult::Current { reloaded: false }, "{result:?}");
+    let result = tls(&server, &new_leaf, &ca, &ca).await?;
+    ensure!(result == good(true), "{result:?}");
+    let result = tls(&server, &new_leaf, &ca, &ca).await?;
+    ensure!(result == good(false), "{result:?}");
+    Ok(())
+}
+
+async fn whom_a_server_trusts_is_taken_for_shown_only_where_it_is(version: Version) -> Result<()> {
+    let (old, new) = (Authority::until("old", 2040)?, Authority::until("new", 2050)?);
+    let both = old.pem() + &new.pem();
+    let issued = old.issue(&[HOST], 1)?;
+    let leaf = certificate::leaf(&issued.certificate)?;
+    let server = Server::start(version, tls_options(version, &issued, &old.pem())?).await?;
+    let told = NodeResult::Told { reloaded: false };
+    // An authority that was added: read or not, a server shows the same, and so it proves nothing.
+    let before = tls(&server, &leaf, &both, &both).await?;
+    server.write("ca.crt", &both)?;
+    let after = tls(&server, &leaf, &both, &both).await?;
+    ensure!(before == told && after == told, "{before:?}, {after:?}");
+    // The older one is taken out: 9.1 shows whether it has read that. The certificate stays, for the comparison alone.
+    let before = tls(&server, &leaf, &new.pem(), &both).await?;
+    server.write("ca.crt", &new.pem())?;
+    let after = tls(&server, &leaf, &new.pem(), &both).await?;
+    let expected = match version {
+        Version::V9_1 => (NodeResult::Stale, NodeResult::Current { reloaded: false }),
+        Version::V8_1 => (told.clone(), told),
+    };
+    ensure!((before.clone(), after.clone()) == expected, "{before:?}, {after:?}");
     Ok(())
 }

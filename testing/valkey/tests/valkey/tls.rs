@@ -1,15 +1,20 @@
 //! TLS: the certificate is verified for the member's name while its IP is dialled, and reloads are visible.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use shared::names::pod_host;
-use shared::valkey::{Endpoint, TlsTarget, ValkeyError, connect, prove_revision};
+use reconcile_loops::plan::NodeResult;
+use shared::names::{CLIENT_PORT, pod_host};
+use shared::valkey::{Endpoint, TlsTarget, ValkeyError, certificate, connect, prove_revision};
+use test_valkey::cluster::Member;
 use test_valkey::{
     Authority, Cluster, LIMITS, Layout, Options, Request, Server, Version, operator, users_acl,
 };
 
+use crate::loops::tls;
 use crate::{on_every_version, refusal};
 
 on_every_version!(
@@ -17,6 +22,7 @@ on_every_version!(
     a_reload_serves_the_new_certificate_and_a_bad_one_is_refused,
     a_cluster_forms_over_tls,
     a_server_whose_certificate_expires_stays_within_reach_of_the_operator,
+    a_cluster_whose_authority_is_replaced_at_once_comes_together_under_the_new_one_with_all_keys,
 );
 
 fn host(index: u16) -> String {
@@ -138,5 +144,115 @@ async fn a_server_whose_certificate_expires_stays_within_reach_of_the_operator(
     connection.config_set(&settings).await?;
     let again = connect(&server.endpoint(), &operator(), &LIMITS).await?;
     ensure!(again.served_certificate().is_some_and(|served| served != expired), "still the expired one");
+    Ok(())
+}
+
+/// Keys that are written before anything happens.
+const KEYS: u64 = 500;
+
+/// Sends each key to each server: it takes those of its slots and refuses the others.
+fn write_keys(version: Version, servers: &[&Server]) -> Result<()> {
+    let commands: Vec<String> = (0..KEYS).map(|key| format!("SET key:{key} {key}\n")).collect();
+    for server in servers {
+        let mut cli = Command::new(version.cli()?)
+            .args([
+                "-h",
+                &server.ip.to_string(),
+                "--tls",
+                "--cacert",
+                &server.path("ca.crt"),
+                "--sni",
+                &host(0),
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        cli.stdin.take().context("no input")?.write_all(commands.concat().as_bytes())?;
+        ensure!(cli.wait()?.success(), "valkey-cli");
+    }
+    Ok(())
+}
+
+/// Keys that the members have, each shard counted once.
+async fn keys(members: &[&Member]) -> Result<u64> {
+    let mut sum = 0;
+    for member in members {
+        sum += member.connection.info().await?.keys;
+    }
+    Ok(sum)
+}
+
+async fn a_cluster_whose_authority_is_replaced_at_once_comes_together_under_the_new_one_with_all_keys(
+    version: Version,
+) -> Result<()> {
+    let (old, new) = (Authority::until("old", 2040)?, Authority::until("new", 2050)?);
+    let both = old.pem() + &new.pem();
+    let all = (0..4).map(|index| options(version, &old, index, 1)).collect::<Result<Vec<_>>>()?;
+    let layout = Layout { version, shards: 2, replicas: 1, spare: 0 };
+    let pick = |index: u16| all.get(usize::from(index)).cloned().unwrap_or_default();
+    let mut cluster = Cluster::form_with(layout, pick).await?;
+    let primaries: Vec<&Server> = cluster.members.iter().take(2).map(|member| &member.server).collect();
+    write_keys(version, &primaries)?;
+    let primaries: Vec<&Member> = cluster.members.iter().take(2).collect();
+    ensure!(keys(&primaries).await? == KEYS, "not all keys were written");
+
+    let renewed = new.issue(&["c.ns.svc.cluster.local", "*.c.ns.svc.cluster.local"], 2)?;
+    let leaf = certificate::leaf(&renewed.certificate)?;
+    let mut told = Vec::new();
+    for (index, member) in cluster.members.iter().enumerate() {
+        for (name, text) in
+            [("tls.crt", &renewed.certificate), ("tls.key", &renewed.key), ("ca.crt", &new.pem())]
+        {
+            member.server.write(name, text)?;
+        }
+        // Who trusts what is in the files, and nothing else, cannot tell a member to read them.
+        let result = tls(&member.server, &leaf, &new.pem(), &new.pem()).await?;
+        ensure!(matches!(result, NodeResult::Failed { kind: "tls_rejected", .. }), "{result:?}");
+        told.push(tls(&member.server, &leaf, &new.pem(), &both).await?);
+        // A quarter, half, three quarters have read them: nobody refuses another, since links that exist stay.
+        if index < 3 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cluster.until_healthy().await?;
+        }
+    }
+    let expected = match version {
+        Version::V9_1 => NodeResult::Current { reloaded: true },
+        Version::V8_1 => NodeResult::Told { reloaded: true },
+    };
+    ensure!(told.iter().all(|result| *result == expected), "{told:?}");
+
+    // Links are cut by silence and made anew by all, under the new authority.
+    let frozen = cluster.members.get(3).context("four members")?;
+    frozen.server.freeze()?;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    frozen.server.thaw()?;
+    cluster.until_healthy().await?;
+    // A replica is lost, and another that never knew the old authority takes its place.
+    let mut lost = cluster.members.remove(2);
+    lost.server.kill()?;
+    let primary = cluster.members.first().context("a primary")?.id;
+    let server = Server::start(version, options(version, &new, 4, 3)?).await?;
+    let connection = server.operator().await?;
+    let id = connection.my_id().await?;
+    for member in &cluster.members {
+        member.connection.forget(lost.id).await?;
+    }
+    cluster.members.first().context("a primary")?.connection.meet(server.ip, CLIENT_PORT).await?;
+    cluster.members.push(Member { server, connection, id, primary: Some(0) });
+    cluster
+        .until("all know the new member, and nobody else", |report| {
+            let handshake = report.nodes.iter().any(|line| line.flags.handshake);
+            let known =
+                report.nodes.len() == 4 && !handshake && report.nodes.iter().any(|line| line.id == id);
+            known.then_some(()).ok_or_else(|| format!("{} nodes, handshake {handshake}", report.nodes.len()))
+        })
+        .await?;
+    cluster.members.last().context("the new member")?.connection.replicate(primary).await?;
+    cluster.until_healthy().await?;
+    let (primaries, replicas) = cluster.members.split_at(2);
+    for members in [primaries, replicas] {
+        let members: Vec<&Member> = members.iter().collect();
+        ensure!(keys(&members).await? == KEYS, "keys are missing");
+    }
     Ok(())
 }

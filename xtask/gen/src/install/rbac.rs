@@ -53,7 +53,8 @@ const RECONCILE_LOOPS: &[Grant] = &[
     ("", "pods", &["list", "watch"]),
     // The refusal or the proof of a users.acl is recorded on its ConfigMap.
     ("", "configmaps", &["get", "list", "watch", "patch"]),
-    ("", "secrets", &["get", "list", "watch"]),
+    // The authorities that nodes have read are recorded in the auth Secret.
+    ("", "secrets", &["get", "list", "watch", "patch"]),
     ("events.k8s.io", "events", &["create"]),
 ];
 

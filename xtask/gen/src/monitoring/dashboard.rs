@@ -100,6 +100,7 @@ fn work() -> Vec<Panel> {
             vec![
                 (rate("result", "valkey_operator_acl_reloads_total", ""), "users {{result}}"),
                 (rate("result", "valkey_operator_tls_reloads_total", ""), "certificates {{result}}"),
+                (rate("job", "valkey_operator_authorities_replaced_total", ""), "authorities replaced"),
             ],
         ),
         Panel::lines(
