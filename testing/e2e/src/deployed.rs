@@ -42,7 +42,8 @@ impl<'a> Blueprint<'a> {
         let Self { scene, name, shards, replicas, spec } = self;
         let tls = spec.get("tls").is_some();
         let made = scene.objects.apply(Kind::CLUSTER, &name, json!({ "spec": spec })).await?;
-        Ok(Deployed { scene, uid: text(&made, "/metadata/uid").to_owned(), name, shards, replicas, tls })
+        let uid = text(&made, "/metadata/uid").to_owned();
+        Ok(Deployed { scene, uid, name, shards, replicas, tls, login: None })
     }
 }
 
@@ -60,6 +61,8 @@ pub struct Deployed<'a> {
     pub replicas: usize,
     /// Its members speak TLS.
     pub tls: bool,
+    /// As whom clients log in, and with which password; none: as the default user, without one.
+    pub login: Option<(String, String)>,
 }
 
 impl Deployed<'_> {
@@ -71,7 +74,10 @@ impl Deployed<'_> {
     /// The options with which valkey-cli in the client Pod reaches its members; with TLS the Pod has to be told whom to
     /// trust first, by [`Scene::trust`].
     pub fn client_options(&self) -> String {
-        if self.tls { format!("--tls --cacert {}", crate::tls::TRUSTED) } else { String::new() }
+        let tls = if self.tls { format!("--tls --cacert {}", crate::tls::TRUSTED) } else { String::new() };
+        let login = self.login.as_ref();
+        let login = login.map(|(user, word)| format!("--user {user} --pass {word} --no-auth-warning"));
+        [tls, login.unwrap_or_default()].join(" ")
     }
 
     /// The labels that select what belongs to it.

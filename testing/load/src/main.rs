@@ -140,7 +140,8 @@ async fn play(names: &[String], setting: Setting) -> Result<Vec<String>> {
 async fn on_its_own(run: &Run) -> Result<Vec<String>> {
     let seeds = match (&run.service, run.dns) {
         (Some(name), Some(server)) => {
-            Seeds::Name { names: Names::of(server)?, name: name.clone(), port: 6379, authorities: None }
+            let (names, name) = (Names::of(server)?, name.clone());
+            Seeds::Name { names, name, port: 6379, authorities: None, login: None }
         }
         _ if run.address.is_empty() => bail!("name addresses, or a service and a DNS server"),
         _ => Seeds::Fixed(run.address.clone()),

@@ -33,13 +33,15 @@ pub struct Nodes {
     known: Arc<Mutex<BTreeSet<String>>>,
     names: Option<Names>,
     tls: bool,
+    login: String,
 }
 
 impl Nodes {
     /// Nodes that are reached as the clients of `seeds` reach them, but that whoever answers by TLS is believed: the
     /// clients prove who it is.
     pub fn of(seeds: &Seeds) -> Self {
-        Self { names: seeds.names(), tls: seeds.authorities().is_some(), ..Self::default() }
+        let tls = seeds.authorities().is_some();
+        Self { names: seeds.names(), tls, login: seeds.login(), ..Self::default() }
     }
 
     /// All addresses that were ever known to be members' and were not found dead since.
@@ -71,8 +73,12 @@ impl Nodes {
     }
 
     async fn connect(&self, address: &str) -> Result<MultiplexedConnection, RedisError> {
-        let url =
-            if self.tls { format!("rediss://{address}/#insecure") } else { format!("redis://{address}/") };
+        let login = &self.login;
+        let url = if self.tls {
+            format!("rediss://{login}{address}/#insecure")
+        } else {
+            format!("redis://{login}{address}/")
+        };
         let client = Client::open(url)?;
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))

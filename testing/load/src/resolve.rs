@@ -119,6 +119,8 @@ pub enum Seeds {
         port: u16,
         /// Authorities that clients trust, PEM; none: plaintext.
         authorities: Option<String>,
+        /// User and password, neither with a character that a URL would escape; none: the default user.
+        login: Option<(String, String)>,
     },
 }
 
@@ -142,8 +144,18 @@ impl Seeds {
     pub fn urls(&self) -> Vec<String> {
         match self {
             Self::Fixed(addresses) => addresses.iter().map(|address| format!("redis://{address}/")).collect(),
-            Self::Name { name, port, authorities: None, .. } => vec![format!("redis://{name}:{port}/")],
-            Self::Name { name, port, .. } => vec![format!("rediss://{name}:{port}/")],
+            Self::Name { name, port, authorities, .. } => {
+                let scheme = if authorities.is_some() { "rediss" } else { "redis" };
+                vec![format!("{scheme}://{}{name}:{port}/", self.login())]
+            }
+        }
+    }
+
+    /// The part of a URL that says who logs in: `user:password@`, or nothing.
+    pub fn login(&self) -> String {
+        match self {
+            Self::Name { login: Some((user, password)), .. } => format!("{user}:{password}@"),
+            Self::Fixed(_) | Self::Name { .. } => String::new(),
         }
     }
 
@@ -179,7 +191,13 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_is_not_there_is_named() {
         let names = Names::of(SocketAddr::from(([127, 0, 0, 1], 9))).unwrap();
-        let seeds = Seeds::Name { names, name: "shop.example".to_owned(), port: 6379, authorities: None };
+        let seeds = Seeds::Name {
+            names,
+            name: "shop.example".to_owned(),
+            port: 6379,
+            authorities: None,
+            login: None,
+        };
         let error = seeds.resolve().await.unwrap_err();
         assert_eq!(error.to_string(), "DNS server 127.0.0.1:9, asked for shop.example");
     }

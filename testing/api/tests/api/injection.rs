@@ -218,5 +218,7 @@ async fn hostile_text_in_any_field_is_refused_by_name_or_harmless() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    // The figure of docs/security/evidence.md.
+    assert_eq!(refused + stored, 1209);
     assert!(refused >= 200 && stored >= 50, "{refused} refused, {stored} stored: too few to prove a thing");
 }

@@ -15,6 +15,7 @@ pub mod rolls;
 pub mod security;
 pub mod soak;
 pub mod stage;
+pub mod users;
 pub mod wounds;
 
 use std::path::PathBuf;
@@ -65,6 +66,7 @@ pub const ALL: &[Scenario] = &[
     planned("operator", "the operator restarted and killed in the middle of scaling and rolling"),
     planned("release", "the operator of --older COMMIT upgraded and rolled back in a bootstrap and in rolls"),
     planned("security", "certificates, authorities and passwords of 3×1 renewed; scaled and rolled by TLS"),
+    planned("users", "users of 3×1 edited a dozen times; security has the same by TLS"),
     planned("other-client", "shards 3→4→3 and a roll, as valkey-py sees them"),
     fault("primary", "a primary of 3×1 killed, ten times"),
     fault("half", "two of four primaries killed at once, three times"),
@@ -99,6 +101,7 @@ pub async fn play(name: &str, setting: &Setting) -> Result<Vec<String>> {
         "upgrade" => rolls::upgrade(&scene, setting).await?,
         "drain" => planned::drain(&scene, setting).await?,
         "security" => security::security(&scene, setting).await?,
+        "users" => users::users(&scene, setting).await?,
         "release" => release::release(&scene, setting).await?,
         "operator" => rolls::operator(&scene, setting).await?,
         "other-client" => other_client::other_client(&scene, setting).await?,

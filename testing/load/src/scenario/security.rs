@@ -14,6 +14,7 @@ use super::order::Rules;
 use super::planned::{LIMIT, options};
 use super::rolls;
 use super::stage::{Stage, config, roomy};
+use super::users;
 use crate::report::Row;
 
 /// Name of the cluster.
@@ -21,25 +22,31 @@ const NAME: &str = "security";
 /// From a change of the Secret until every member works by it: the kubelet refreshes its files at once, or in 90 s.
 const RENEWS: Duration = Duration::from_mins(2);
 
-/// All of it on 3×1. Clients trust both authorities from the start, as people do before they change one.
+/// All of it on 3×1. Clients trust all authorities from the start, as people do before they change one.
 ///
 /// # Errors
 ///
 /// The scenario cannot be played.
 pub async fn security(scene: &Scene, setting: &Setting) -> Result<Vec<Row>> {
-    let (old, new) = (Authority::new("first")?, Authority::new("second")?);
+    let (old, new) = (Authority::until("first", 2040)?, Authority::until("second", 2050)?);
+    let last = Authority::until("third", 2060)?;
     let both = format!("{}{}", old.pem(), new.pem());
+    let all = format!("{both}{}", last.pem());
     let request = || tls::request(NAME, &scene.name);
     let secret = TlsSecret::new(scene, "certificate");
     let first = old.sign(&request())?;
     secret.hold(&first, &old.pem()).await?;
     scene.client().await?;
-    scene.trust(&both).await?;
+    scene.trust(&all).await?;
     roomy(scene).await?;
-    let cluster = scene.blueprint(NAME, 3, 1).with(&tls::spec(&secret.name)).create().await?;
+    let users = users::spec(scene, None).await?;
+    let mut cluster =
+        scene.blueprint(NAME, 3, 1).with(&tls::spec(&secret.name)).with(&users).create().await?;
+    cluster.login = Some(users::login());
     cluster.settled(Duration::from_mins(2)).await?;
-    let mut stage = Stage::over(scene, NAME, cluster, Some(both.clone()), &options(setting)).await?;
-    serves(&stage, &first).await?;
+    let mut stage = Stage::over(scene, NAME, cluster, Some(all), &options(setting)).await?;
+    serves(&stage, &first, &old.pem()).await?;
+    users::edits(&mut stage, ", by TLS", Some(&old.pem())).await?;
 
     let second = old.sign(&request().serial(2))?;
     renew(&mut stage, "the certificate renewed", &secret, (&second, &old.pem())).await?;
@@ -48,11 +55,16 @@ pub async fn security(scene: &Scene, setting: &Setting) -> Result<Vec<Row>> {
     let third = new.sign(&request().serial(3))?;
     trusted_by(&stage, &both, &third, stage.cluster.members()).await?;
     stage.end(operation, LIMIT, "").await?;
+    // No server shows that it has read an authority more: that is told when a kubelet must have refreshed the files.
+    serves(&stage, &second, &both).await?;
     renew(&mut stage, "a certificate of the second authority", &secret, (&third, &both)).await?;
     let operation = stage.begin("the first authority dropped", rules(&stage));
     secret.hold(&third, &new.pem()).await?;
     trusted_by(&stage, &both, &second, 0).await?;
     stage.end(operation, LIMIT, "").await?;
+    serves(&stage, &third, &new.pem()).await?;
+    let fourth = last.sign(&request().serial(4))?;
+    renew(&mut stage, "certificate and authority replaced at once", &secret, (&fourth, &last.pem())).await?;
 
     passwords(&mut stage).await?;
     for to in [4, 3] {
@@ -80,20 +92,22 @@ async fn renew(
     let operation = stage.begin(name, rules(stage));
     let lives = stage.cluster.lives().await?;
     secret.hold(issued, authorities).await?;
-    serves(stage, issued).await?;
+    serves(stage, issued, authorities).await?;
     if stage.cluster.lives().await? != lives {
         bail!("{name}: a member was restarted or replaced");
     }
     stage.end(operation, LIMIT, "").await.map(drop)
 }
 
-/// Waits until the status says that this certificate is served.
-async fn serves(stage: &Stage<'_>, issued: &Issued) -> Result<()> {
-    let wanted = tls::fingerprint(issued)?;
+/// Waits until the status says that this certificate is served, and that these authorities were read.
+async fn serves(stage: &Stage<'_>, issued: &Issued, authorities: &str) -> Result<()> {
+    let revision = shared::tls::Authorities::from_pem(authorities.as_bytes())?.revision();
+    let wanted = [tls::fingerprint(issued)?, revision];
     let told = |object: &serde_json::Value| {
         condition(object, "TLSReady").is_some_and(|it| {
-            text(it, "/status") == "True"
-                && wanted.get(..12).is_some_and(|short| text(it, "/message").contains(short))
+            let says =
+                |hash: &String| hash.get(..12).is_some_and(|short| text(it, "/message").contains(short));
+            text(it, "/status") == "True" && wanted.iter().all(says)
         })
     };
     stage.cluster.until("to serve the certificate", RENEWS, told).await.map(drop)

@@ -99,7 +99,8 @@ impl<'a> Stage<'a> {
             .parse()
             .context("VALKEY_OPERATOR_DNS is no address with a port")?;
         let name = shared::names::service_host(&cluster.name, &scene.name);
-        let seeds = Seeds::Name { names: Names::of(server)?, name, port: 6379, authorities };
+        let login = cluster.login.clone();
+        let seeds = Seeds::Name { names: Names::of(server)?, name, port: 6379, authorities, login };
         let load = Load::start(&seeds, options).await?;
         let kubeconfig = scene.cluster.kubeconfig.clone();
         let recorder = load.recorder.clone();
