@@ -49,6 +49,14 @@ pub enum Violation {
         /// The node.
         node: String,
     },
+    /// A node would be deleted that may be the only copy of its shard.
+    #[error("{node} follows {primary}, which owned slots and does not answer: it may hold the only copy")]
+    DeletesCopy {
+        /// The node.
+        node: String,
+        /// Its primary.
+        primary: NodeId,
+    },
     /// A node would be deleted while another that may list it, or it itself, does not answer.
     #[error("{node} would be deleted while {silent} does not answer")]
     DeletesUnheard {
@@ -215,8 +223,20 @@ fn check_delete(nodes: &[NodeRef], cluster_deleted: bool, seen: &Observed) -> Re
                 return Err(Violation::DeletesListed { node: node.name.clone() });
             }
         }
+        if let Some(primary) = owner_it_copies(&node.name, seen) {
+            return Err(Violation::DeletesCopy { node: node.name.clone(), primary });
+        }
     }
     Ok(())
+}
+
+/// The owner of slots whose data the member `name` holds, if that owner was not heard.
+fn owner_it_copies(name: &str, seen: &Observed) -> Option<NodeId> {
+    let report = seen.members.get(name)?.report()?;
+    let primary = report.nodes.own()?.primary?;
+    let owned = report.line(primary).is_some_and(|line| !line.slots.is_empty());
+    let heard = seen.reports().any(|(_, other)| other.id == primary);
+    (owned && !heard && report.info.keys > 0).then_some(primary)
 }
 
 /// Only a member that is marked Leaving, one that is still joining and holds no key, or a replica of a dead primary that

@@ -179,6 +179,21 @@ fn given_a_fresh_node_that_holds_keys_then_it_is_replaced_not_merged() {
 }
 
 #[test]
+fn given_a_replica_whose_primary_lost_its_pod_before_all_were_active_then_the_copy_is_kept() {
+    let world = world(1, 1).formed().with(|world| {
+        for name in ["c-00", "c-01"] {
+            world.node(name).spec.lifecycle = shared::api::Lifecycle::Joining;
+        }
+        world.node("c-01").keys = 5;
+        let primary = world.node("c-00");
+        primary.voice = Voice::Silent;
+        primary.pod_vanished = true;
+    });
+    let decision = world.snapshot().plan();
+    assert_eq!(decision.action, None, "{decision:?}");
+}
+
+#[test]
 fn given_a_fresh_node_that_knows_a_stranger_then_it_is_replaced_not_merged() {
     let world = world(3, 1).answering().with(|world| world.node("c-02").strangers = vec![id(99)]);
     assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-02"));

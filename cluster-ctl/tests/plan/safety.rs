@@ -109,3 +109,18 @@ fn nobody_is_deleted_while_a_member_that_may_list_it_is_silent() {
         matches!(check(&action, &world.observed()), Err(Violation::DeletesUnheard { silent, .. }) if silent == "c-03")
     );
 }
+
+#[test]
+fn a_member_that_may_hold_the_only_copy_is_not_deleted() {
+    let mut world = world(1, 1).formed();
+    world.node("c-01").keys = 5;
+    let primary = world.node("c-00");
+    primary.voice = crate::world::Voice::Silent;
+    primary.pod_vanished = true;
+    let nodes = vec![NodeRef { name: "c-01".to_owned(), uid: "uid-c-01".to_owned() }];
+    let action = Action::DeleteNodes { nodes, cluster_deleted: false };
+    assert!(matches!(
+        check(&action, &world.observed()),
+        Err(Violation::DeletesCopy { node, primary }) if node == "c-01" && primary == id(1)
+    ));
+}
