@@ -4,6 +4,7 @@
 //! any cluster in `$KUBECONFIG`. What only the local Kubernetes has (the audit log, the machine's processes) is in
 //! [`audit`] and [`processes`]; tests that use them are in modules whose names start with `local_`.
 
+pub mod addresses;
 pub mod audit;
 pub mod deployed;
 pub mod objects;

@@ -17,6 +17,7 @@ mod failed_starts;
 mod local_at_rest;
 mod local_container_crashes;
 mod local_credentials;
+mod local_reused_addresses;
 mod local_under_load;
 mod lost_pods;
 mod operator_crashes;
