@@ -166,7 +166,9 @@ pub(super) fn best_copy(seen: &Observed, dead: NodeId) -> Option<&Member> {
 
 /// Why no replica of `id` may be promoted now: another replica of it is unknown, or some view has moved on.
 fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
-    if seen.lines_of(id).any(|line| line.slots.is_empty()) {
+    // A view without slots of the dead one alone says nothing: whoever learned of it after its death never heard them.
+    let slots = seen.slots_of(id);
+    if seen.owners().iter().any(|(owner, owned)| *owner != id && owned.intersects(slots)) {
         return Some("a successor has been elected and is becoming known".to_owned());
     }
     for member in seen.replicas_of(id).filter_map(|replica| seen.member_by_id(replica)) {

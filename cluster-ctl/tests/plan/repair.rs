@@ -45,6 +45,18 @@ fn given_a_dead_primary_and_no_possible_majority_then_its_replica_takes_over() {
 }
 
 #[test]
+fn given_a_member_that_learned_of_a_primary_after_its_death_then_its_replica_takes_over_all_the_same() {
+    let world = world(2, 1).formed().with(|world| {
+        world.kill("c-00");
+        // Gossip says who failed, not what it owned.
+        let newcomer = world.node("c-03");
+        newcomer.knows.remove("c-00");
+        newcomer.strangers.push(id(1));
+    });
+    assert!(matches!(world.action(), Action::Failover { on, .. } if on.node.name == "c-01"));
+}
+
+#[test]
 fn given_several_replicas_then_the_one_with_most_data_is_promoted() {
     let world = world(3, 2).formed().with(|world| {
         world.kill("c-00");
