@@ -232,10 +232,10 @@ impl World {
         if self.valkey.nodes.contains_key(&dead) && !given_up {
             words.push(format!("{kind:?} on {pod} although {name} lives"));
         }
-        let slots = node.slots_of(dead);
-        let successor = self
-            .siblings(node)
-            .find(|it| it.id != dead && it.primary.is_none() && it.own_slots().intersects(&slots));
+        let (slots, epoch) = (node.slots_of(dead), node.epoch_of(dead));
+        // One with a lower epoch is whom the dead one had succeeded, and has not heard of it.
+        let owns = |it: &&Node| it.primary.is_none() && it.own_slots().intersects(&slots);
+        let successor = self.siblings(node).find(|it| it.id != dead && owns(it) && it.epoch > epoch);
         if let Some(successor) = successor {
             words.push(format!("{kind:?} on {pod} although {} has succeeded {name}", successor.home.pod));
         }

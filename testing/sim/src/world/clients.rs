@@ -49,7 +49,7 @@ impl World {
             let value = self.clients.written;
             if let Some(node) = self.valkey.nodes.get_mut(&id) {
                 node.stream.keys.insert(slot, value);
-                node.stream.offset += BYTES;
+                node.stream.feed(BYTES);
             }
             self.clients.acknowledged.insert((cluster, slot), value);
         }

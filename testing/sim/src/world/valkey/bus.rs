@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use shared::slots::SlotSet;
 use shared::valkey::types::NodeId;
 
-use super::node::{Handshake, NODE_TIMEOUT, Node, Peer};
+use super::node::{BAN, Handshake, NODE_TIMEOUT, Node, Peer};
 use crate::clock::Ms;
 
 /// Peers that a message tells of besides those in trouble.
@@ -24,12 +24,16 @@ pub struct Message {
     pub epoch: u64,
     /// Its primary.
     pub primary: Option<NodeId>,
+    /// Its shard.
+    pub shard: u64,
     /// Its slots, or its primary's.
     pub slots: SlotSet,
     /// MEET: an unknown sender is to be added.
     pub meet: bool,
     /// What it tells of others.
     pub gossip: Vec<Rumour>,
+    /// Whom it was told to forget, and until when.
+    pub forgotten: Vec<(NodeId, Ms)>,
 }
 
 /// What one node tells of another.
@@ -39,8 +43,10 @@ pub struct Rumour {
     pub id: NodeId,
     /// Its address.
     pub ip: Option<IpAddr>,
-    /// It does not answer.
-    pub failing: bool,
+    /// `fail?`.
+    pub doubted: bool,
+    /// `fail`.
+    pub failed: bool,
 }
 
 /// A correction: a slot that the sender claims belongs to another with a higher epoch.
@@ -61,8 +67,11 @@ impl Node {
         let all: Vec<NodeId> = self.peers.keys().copied().collect();
         let chosen = rng.choose_multiple(all.iter().copied(), GOSSIP);
         for (id, peer) in &self.peers {
-            if peer.failing() || chosen.contains(id) {
-                gossip.push(Rumour { id: *id, ip: peer.ip, failing: peer.failing() });
+            // Of who failed, is not connected and owns nothing, nobody speaks.
+            let hushed = peer.fail.is_some() && peer.refused && !self.slots.contains_key(id);
+            if (peer.failing() || chosen.contains(id)) && !hushed {
+                let failed = peer.fail.is_some();
+                gossip.push(Rumour { id: *id, ip: peer.ip, doubted: peer.pfail && !failed, failed });
             }
         }
         Message {
@@ -71,9 +80,11 @@ impl Node {
             current_epoch: self.current_epoch,
             epoch: self.header_epoch(),
             primary: self.primary,
+            shard: self.shard,
             slots: self.slots_of(self.primary.unwrap_or(self.id)),
             meet,
             gossip,
+            forgotten: self.banned.iter().map(|(id, until)| (*id, *until)).collect(),
         }
     }
 
@@ -93,7 +104,8 @@ impl Node {
             self.claim(message.from, message.epoch, &message.slots);
             self.settle_collision(message, now);
         }
-        self.take_gossip(message, now, handshake);
+        self.take_gossip(message, now);
+        self.take_forgotten(message);
         updates
     }
 
@@ -109,11 +121,21 @@ impl Node {
         let was_primary = peer.primary.is_none();
         peer.ip = Some(message.ip);
         peer.primary = message.primary;
+        peer.shard = Some(message.shard);
         if message.primary.is_none() {
             peer.epoch = message.epoch;
         } else if was_primary {
             // A primary that turned replica has no slots.
             self.slots.remove(&message.from);
+        }
+        if self.primary == Some(message.from) {
+            self.shard = message.shard;
+        }
+        // Where nobody owns a slot to tell it by, a shard follows its new primary by the epoch alone.
+        let new = message.primary.is_none() && self.primary != Some(message.from);
+        let bare = message.slots.is_empty() && self.slots_of(self.primary.unwrap_or(self.id)).is_empty();
+        if new && bare && message.shard == self.shard && self.header_epoch() < message.epoch {
+            self.follow(message.from);
         }
         // A replica of a node that turned replica follows that one's primary.
         if let Some(primary) = message.primary
@@ -152,8 +174,8 @@ impl Node {
         self.claim(update.id, update.epoch, &update.slots);
     }
 
-    /// `sender` claims slots: of two claims the one with the higher epoch counts. Who lost all its slots to one that
-    /// has just those follows it; with replica migration off nobody else moves (facts §0, §2).
+    /// `sender` claims slots: of two claims the one with the higher epoch counts. A shard that lost its last slots to
+    /// one of its own follows it; with replica migration off nobody else moves (facts §0, §2).
     pub fn claim(&mut self, sender: NodeId, epoch: u64, claimed: &SlotSet) {
         if let Some(peer) = self.peers.get_mut(&sender) {
             peer.epoch = epoch;
@@ -166,7 +188,7 @@ impl Node {
         }
         let primary = self.primary.unwrap_or(self.id);
         let mut taken = claimed.difference(&self.assigned());
-        let mut from_primary = SlotSet::new();
+        let mut robbed = false;
         let owners: Vec<NodeId> = self.slots.keys().copied().filter(|owner| *owner != sender).collect();
         for owner in owners {
             let contested = self.slots_of(owner).intersection(claimed);
@@ -175,9 +197,7 @@ impl Node {
                 continue;
             }
             taken = taken.union(&lost);
-            if owner == primary {
-                from_primary = lost.clone();
-            }
+            robbed |= owner == primary;
             if owner == self.id {
                 for slot in lost.iter() {
                     self.stream.keys.remove(&slot);
@@ -188,8 +208,8 @@ impl Node {
         if !taken.is_empty() {
             self.set_slots(sender, self.slots_of(sender).union(&taken));
         }
-        let lost_all = !from_primary.is_empty() && !self.slots.contains_key(&primary);
-        if lost_all && sender != primary && from_primary == *claimed {
+        let ours = self.peers.get(&sender).is_some_and(|peer| peer.shard == Some(self.shard));
+        if robbed && ours && !self.slots.contains_key(&primary) && sender != primary {
             self.follow(sender);
         }
     }
@@ -212,14 +232,15 @@ impl Node {
         }
     }
 
-    fn take_gossip(&mut self, message: &Message, now: Ms, handshake: NodeId) {
+    fn take_gossip(&mut self, message: &Message, now: Ms) {
         let voter = message.primary.is_none() && self.slots.contains_key(&message.from);
         for rumour in &message.gossip {
             if rumour.id == self.id {
                 continue;
             }
+            let failing = rumour.doubted || rumour.failed;
             if let Some(peer) = self.peers.get_mut(&rumour.id) {
-                if voter && rumour.failing {
+                if voter && failing {
                     peer.reports.insert(message.from, now);
                 } else if voter {
                     peer.reports.remove(&message.from);
@@ -228,9 +249,30 @@ impl Node {
             }
             let banned = self.banned.get(&rumour.id).is_some_and(|until| *until > now);
             if let Some(ip) = rumour.ip.filter(|_| !banned) {
-                self.greet(ip, true, now, handshake);
+                // By its ID, not by its address, where somebody else may sit; with the judgement of who tells.
+                let fail = rumour.failed.then_some(now);
+                let peer = Peer { pfail: rumour.doubted, fail, ..Peer::new(ip, now) };
+                self.peers.insert(rumour.id, peer);
             }
         }
+    }
+
+    /// FORGET spreads: whoever hears of it forgets, too, but for a replica its primary. A member that was met again
+    /// since then stays; servers drop it and take it again until the ban is over.
+    fn take_forgotten(&mut self, message: &Message) {
+        for (id, until) in &message.forgotten {
+            let known = self.peers.get(id).is_some_and(|peer| peer.met <= until - BAN);
+            if known && self.primary != Some(*id) {
+                self.drop_peer(*id, *until);
+            }
+        }
+    }
+
+    /// Forgets a peer and what it owned, and bars it from gossip.
+    pub fn drop_peer(&mut self, id: NodeId, until: Ms) {
+        self.peers.remove(&id);
+        self.slots.remove(&id);
+        self.banned.insert(id, until);
     }
 
     /// Marks what is unanswered for too long as `fail?`, and what a majority of voters finds so as `fail`. The new
@@ -274,6 +316,7 @@ impl Node {
         peer.ping_sent = None;
         peer.pfail = false;
         peer.refused = false;
+        peer.silent = false;
         if peer.fail.is_some_and(|since| !owns || peer.primary.is_some() || now - since > 2 * NODE_TIMEOUT) {
             peer.fail = None;
             peer.reports.clear();

@@ -57,14 +57,22 @@ impl Valkey {
         Ok(())
     }
 
-    /// RESET HARD: another node, alone and empty, at the same address.
+    /// RESET HARD: another node, alone and empty, at the same address. A primary goes on with its history, so that who
+    /// replicates it stays linked; a replica begins another, and counts its bytes on.
     fn reset(&mut self, node: &mut Node, fresh: NodeId, now: Ms) -> Reply {
         if node.primary.is_none() && !node.stream.keys.is_empty() {
             return refuse("CLUSTER RESET can't be called with master nodes containing keys");
         }
         self.log(now, node, "is reset");
+        let fresh = self.ordained.take().unwrap_or(fresh);
         let stream = self.draw_stream();
+        let history = node.stream.clone();
+        let was_primary = node.primary.is_none();
         *node = Node::new(fresh, node.home.clone(), node.login.clone(), stream, node.started);
+        (node.stream.offset, node.stream.fed) = (history.offset, history.fed);
+        if was_primary {
+            (node.stream.id, node.stream.second) = (history.id, history.second);
+        }
         self.network.listen(node.home.ip, fresh);
         self.known.insert(fresh, node.home.clone());
         Ok(())
@@ -122,9 +130,8 @@ fn forget(node: &mut Node, id: NodeId, now: Ms) -> Reply {
         return refuse("Can't forget my master!");
     }
     // An ID that it does not know is success to the port, as one that is banned already is to the engine.
-    if node.peers.remove(&id).is_some() {
-        node.slots.remove(&id);
-        node.banned.insert(id, now + BAN);
+    if node.peers.contains_key(&id) {
+        node.drop_peer(id, now + BAN);
     }
     Ok(())
 }

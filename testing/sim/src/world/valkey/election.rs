@@ -23,7 +23,7 @@ impl Valkey {
             return;
         };
         let failed = node.peers.get(&primary).is_some_and(|peer| peer.fail.is_some());
-        if node.election.is_none() && failed && self.may_stand(node, primary, now) {
+        if node.election.is_none() && failed && self.may_stand(node, now) {
             let rank = self.rank(node, primary);
             let start = now + 500 + self.rng.i64(0..500) + rank * 1_000;
             node.election = Some(Election::new(false, start, start + 2 * NODE_TIMEOUT));
@@ -36,12 +36,11 @@ impl Valkey {
         }
     }
 
-    fn may_stand(&self, node: &Node, primary: NodeId, now: Ms) -> bool {
+    fn may_stand(&self, node: &Node, now: Ms) -> bool {
         let age = if node.link.up { Some(0) } else { node.link.down_since.map(|since| now - since) };
         now >= node.next_election
             && node.stream.synced
             && age.is_some_and(|age| age <= VALIDITY)
-            && node.slots.contains_key(&primary)
             && self.nodes.values().all(|other| other.primary != Some(node.id))
     }
 

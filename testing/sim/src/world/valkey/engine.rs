@@ -107,6 +107,7 @@ impl Valkey {
                     peer.ping_sent.get_or_insert(now);
                 }
                 Contact::Answers(_) | Contact::Silent => {
+                    peer.silent = contact == Contact::Silent;
                     peer.ping_sent.get_or_insert(now);
                 }
             }

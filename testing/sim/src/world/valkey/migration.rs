@@ -24,6 +24,13 @@ impl Valkey {
         if node.primary.is_some() {
             return refuse("Slot migration can only be used on primary nodes.");
         }
+        let owners = node.slots.values().filter(|owned| owned.intersects(&slots)).count();
+        if owners > 1 {
+            return refuse("Requested slots span multiple shards");
+        }
+        if let Some(slot) = slots.difference(&node.assigned()).iter().next() {
+            return Err(format!("ERR Slot {slot} has no node served."));
+        }
         if !slots.difference(&node.own_slots()).is_empty() {
             return refuse("Slots are not served by this node.");
         }
@@ -104,7 +111,7 @@ impl Valkey {
                 target.stream.keys.insert(slot, *value);
             }
         }
-        target.stream.offset += 1 + i64::from(job.slots.len());
+        target.stream.feed(1 + i64::from(job.slots.len()));
         // The receiver draws a new epoch without a vote, so that its claim counts.
         target.current_epoch = target.current_epoch.max(node.current_epoch) + 1;
         target.epoch = target.current_epoch;

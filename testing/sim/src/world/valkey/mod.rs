@@ -48,6 +48,8 @@ pub struct Valkey {
     pub promotions: Vec<(NodeId, NodeId, Promotion)>,
     lines: Vec<(Ms, String, String)>,
     rng: fastrand::Rng,
+    /// The ID of the next process, where chance does not draw it.
+    ordained: Option<NodeId>,
     streams: u64,
     jobs: u64,
 }
@@ -62,14 +64,21 @@ impl Valkey {
             promotions: Vec::new(),
             lines: Vec::new(),
             rng,
+            ordained: None,
             streams: 0,
             jobs: 0,
         }
     }
 
+    /// The next process that starts, or is reset, gets this ID: the order of IDs decides between equal epochs.
+    pub fn ordain(&mut self, id: NodeId) {
+        self.ordained = Some(id);
+    }
+
     /// A process starts.
     pub fn start(&mut self, home: Home, login: Login, now: Ms) -> NodeId {
-        let id = self.draw_id();
+        let drawn = self.draw_id();
+        let id = self.ordained.take().unwrap_or(drawn);
         let stream = self.draw_stream();
         self.network.listen(home.ip, id);
         self.known.insert(id, home.clone());

@@ -63,6 +63,8 @@ pub struct Node {
     pub last_vote: u64,
     /// The primary that it replicates.
     pub primary: Option<NodeId>,
+    /// Its shard: its own from its start on, its primary's while it has one; a promotion changes nothing.
+    pub shard: u64,
     /// Everybody it knows by their real ID, but itself.
     pub peers: BTreeMap<NodeId, Peer>,
     /// Introductions under way.
@@ -91,6 +93,7 @@ pub struct Node {
 
 /// What a node knows of another.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a peer")]
 pub struct Peer {
     /// Where it is; `None` once somebody else was found there.
     pub ip: Option<IpAddr>,
@@ -98,6 +101,8 @@ pub struct Peer {
     pub epoch: u64,
     /// The primary that it replicates; `None` for a primary.
     pub primary: Option<NodeId>,
+    /// Its shard, once it has said so itself.
+    pub shard: Option<u64>,
     /// Since when a ping is unanswered.
     pub ping_sent: Option<Ms>,
     /// Since when it is known.
@@ -118,6 +123,8 @@ pub struct Peer {
     pub meet: bool,
     /// The address refused the last connect.
     pub refused: bool,
+    /// Nothing came back from the address at the last connect.
+    pub silent: bool,
     /// When a replica of it last got our vote.
     pub voted: Option<Ms>,
 }
@@ -148,11 +155,24 @@ pub struct Stream {
     pub keys: BTreeMap<u16, u64>,
     /// Holds the data of a primary: its first sync is over. True on a primary.
     pub synced: bool,
+    /// It has had a replica, or been one: only then bytes are counted.
+    pub fed: bool,
+}
+
+impl Stream {
+    /// Something is written.
+    pub fn feed(&mut self, bytes: i64) {
+        if self.fed {
+            self.offset += bytes;
+        }
+    }
 }
 
 /// The link of a replica.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Link {
+    /// Where the primary was found last: whoever sits there is followed, also when nobody knows its address any more.
+    pub host: Option<IpAddr>,
     /// Up.
     pub up: bool,
     /// A full sync ends at this moment.
@@ -210,6 +230,7 @@ impl Peer {
             ip: Some(ip),
             epoch: 0,
             primary: None,
+            shard: None,
             ping_sent: None,
             met: now,
             pong: now,
@@ -220,6 +241,7 @@ impl Peer {
             reports: BTreeMap::new(),
             meet: false,
             refused: false,
+            silent: false,
             voted: None,
         }
     }
@@ -244,6 +266,7 @@ impl Node {
             current_epoch: 0,
             last_vote: 0,
             primary: None,
+            shard: stream_id,
             peers: BTreeMap::new(),
             handshakes: Vec::new(),
             slots: BTreeMap::new(),
@@ -308,9 +331,11 @@ impl Node {
     /// Follows `primary` from now on; what it holds stays until the first sync.
     pub fn follow(&mut self, primary: NodeId) {
         if self.primary != Some(primary) {
-            self.link = Link { last_io: self.link.last_io, ..Link::default() };
+            let host = self.peers.get(&primary).and_then(|peer| peer.ip);
+            self.link = Link { host, last_io: self.link.last_io, ..Link::default() };
         }
         self.primary = Some(primary);
+        self.shard = self.peers.get(&primary).and_then(|peer| peer.shard).unwrap_or(self.shard);
         self.slots.remove(&self.id);
         self.election = None;
     }

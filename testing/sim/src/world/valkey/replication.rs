@@ -22,11 +22,12 @@ impl Valkey {
             let attached = self.nodes.values().any(|other| other.primary == Some(node.id) && other.link.up);
             let due = (now - node.started) % PING < super::engine::STEP;
             if attached && due {
-                node.stream.offset += PING_BYTES;
+                node.stream.feed(PING_BYTES);
             }
             return;
         };
-        match self.source(node, primary) {
+        node.link.host = node.peers.get(&primary).and_then(|peer| peer.ip).or(node.link.host);
+        match self.source(node) {
             Source::Found(source) => self.follow_source(node, source, now),
             Source::Refused => lose(node, now),
             Source::Silent => {
@@ -39,8 +40,8 @@ impl Valkey {
     }
 
     /// Who sits at the primary's address, if it lets the replica in.
-    fn source(&self, node: &Node, primary: NodeId) -> Source {
-        let Some(ip) = node.peers.get(&primary).and_then(|peer| peer.ip) else { return Source::Refused };
+    fn source(&self, node: &Node) -> Source {
+        let Some(ip) = node.link.host else { return Source::Refused };
         match self.network.dial(End::Node(node.id), ip) {
             Contact::Answers(id) if self.awake(id) => match self.nodes.get(&id) {
                 Some(other) if other.login.repl == node.login.repl => Source::Found(id),
@@ -83,12 +84,16 @@ impl Valkey {
             return;
         }
         node.link.down_since = None;
+        node.stream.fed = true;
         node.stream.synced = true;
         node.stream.id = primary.stream.id;
         node.stream.second = primary.stream.second;
         node.stream.offset = primary.stream.offset;
         if node.stream.keys != primary.stream.keys {
             node.stream.keys = primary.stream.keys.clone();
+        }
+        if let Some(primary) = self.nodes.get_mut(&source) {
+            primary.stream.fed = true;
         }
     }
 }

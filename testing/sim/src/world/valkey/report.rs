@@ -11,7 +11,7 @@ use shared::valkey::types::{EngineVersion, Epoch, NodeAddress, NodeFlags, NodeId
 use super::node::{Job, NODE_TIMEOUT, Node, Peer};
 use crate::clock::Ms;
 
-/// A connection to a silent node is given up after half a node timeout, and shows as down from then on.
+/// A connection to a silent address is given up after half a node timeout, and shows as down from then on.
 const LINK_PATIENCE: Ms = NODE_TIMEOUT / 2;
 
 /// All that `node` says at this moment.
@@ -90,7 +90,10 @@ fn own_line(node: &Node) -> NodeLine {
 }
 
 fn peer_line(node: &Node, id: NodeId, peer: &Peer, now: Ms) -> NodeLine {
-    let patient = peer.ping_sent.is_none_or(|since| now - since < LINK_PATIENCE);
+    // A stopped process takes connections.
+    let patient = !peer.silent || peer.ping_sent.is_none_or(|since| now - since < LINK_PATIENCE);
+    // A primary that was forgotten has no name any more.
+    let primary = peer.primary.filter(|id| *id == node.id || node.peers.contains_key(id));
     NodeLine {
         address: peer.ip.map(|ip| address(&ip.to_string())),
         flags: NodeFlags {
@@ -101,10 +104,10 @@ fn peer_line(node: &Node, id: NodeId, peer: &Peer, now: Ms) -> NodeLine {
             noaddr: peer.ip.is_none(),
             ..NodeFlags::default()
         },
-        primary: peer.primary,
+        primary,
         ping_sent: peer.ping_sent.map_or(0, unsigned),
         pong_recv: unsigned(peer.pong),
-        epoch: Epoch(peer.primary.map_or(peer.epoch, |primary| node.epoch_of(primary))),
+        epoch: Epoch(primary.map_or(peer.epoch, |primary| node.epoch_of(primary))),
         link_connected: peer.ip.is_some() && !peer.refused && patient,
         slots: node.slots_of(id),
         ..blank(id)
@@ -151,7 +154,7 @@ fn info(node: &Node, now: Ms) -> Info {
         replication_id: format!("{:040x}", stream.id),
         offset: Offset(stream.offset),
         replicas: if node.primary.is_some() { Vec::new() } else { replicas(node) },
-        link: node.primary.map(|primary| link(node, primary, now)),
+        link: node.primary.map(|_| link(node, now)),
         tls: None,
     }
 }
@@ -171,9 +174,9 @@ fn replicas(node: &Node) -> Vec<ReplicaLink> {
         .collect()
 }
 
-fn link(node: &Node, primary: NodeId, now: Ms) -> PrimaryLink {
+fn link(node: &Node, now: Ms) -> PrimaryLink {
     let link = &node.link;
-    let host = node.peers.get(&primary).and_then(|peer| peer.ip).map(|ip| ip.to_string());
+    let host = link.host.map(|ip| ip.to_string());
     PrimaryLink {
         host: host.unwrap_or_default(),
         port: names::CLIENT_PORT,
