@@ -106,7 +106,9 @@ fn free_address() -> Result<IpAddr> {
     for _ in 0..1000 {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let octet = |value: u32| u8::try_from(value % 250 + 1).unwrap_or(1);
-        let ip = IpAddr::V4(Ipv4Addr::new(127, octet(process / 250 + 40), octet(process), octet(number)));
+        // A dead server's address stays unused, so that nobody takes another for it.
+        let block = process / 250 + 40 + 101 * (number / 250);
+        let ip = IpAddr::V4(Ipv4Addr::new(127, octet(block), octet(process), octet(number)));
         if TcpListener::bind((ip, CLIENT_PORT)).is_ok()
             && TcpListener::bind((ip, CLIENT_PORT + 10000)).is_ok()
         {
