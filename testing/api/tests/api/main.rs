@@ -6,6 +6,7 @@
     reason = "an assumption that fails is a failed test"
 )]
 
+mod conformance;
 mod floor;
 mod injection;
 mod install;

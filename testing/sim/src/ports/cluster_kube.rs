@@ -186,7 +186,9 @@ impl Kube for SimKube {
                 let list = &mut cluster.metadata.finalizers;
                 rules::set_finalizer(list, deleting, names::CLUSTER_FINALIZER, present)
             });
+            // Applied with a UID, it is not made where it is not there.
             done.map(drop)
+                .map_err(|error| if error == ApiError::NotFound { ApiError::Conflict } else { error })
         })
         .await
     }
@@ -244,12 +246,17 @@ impl Kube for SimKube {
         let detail = format!("{name} {to}");
         self.write("set lifecycle", (&cluster, detail), Some(Kind::Lifecycle), move |world| {
             let done = world.api.update::<ValkeyNode>(world.now, &name, Some(&uid), None, |node| {
-                if clear_join_type {
-                    node.labels_mut().remove(names::LABEL_JOIN_TYPE);
+                // A JSON patch: what it takes away must be there.
+                if clear_join_type && node.labels_mut().remove(names::LABEL_JOIN_TYPE).is_none() {
+                    return Err(ApiError::Conflict);
                 }
                 rules::move_lifecycle(node, to)
             });
-            done.map(drop)
+            // One that a rule refuses cannot be told from one whose test fails.
+            done.map(drop).map_err(|error| match error {
+                ApiError::Invalid(_) => ApiError::Conflict,
+                error => error,
+            })
         })
         .await
     }
@@ -283,10 +290,12 @@ impl Kube for SimKube {
     }
 
     async fn save_node_status(&self, node: &ValkeyNode, status: &ValkeyNodeStatus) -> Result<(), KubeError> {
-        let (name, uid, status) = (node.name_any(), node.uid(), status.clone());
+        let (name, status) = (node.name_any(), status.clone());
+        let (uid, version) = (node.uid(), node.resource_version());
         let detail = name.clone();
         self.write("save node status", (&node.spec.cluster_name, detail), None, move |world| {
-            let done = world.api.update::<ValkeyNode>(world.now, &name, uid.as_deref(), None, |node| {
+            let (uid, version) = (uid.as_deref(), version.as_deref());
+            let done = world.api.update::<ValkeyNode>(world.now, &name, uid, version, |node| {
                 rules::apply_node_status(node, &status)
             });
             done.map(drop)

@@ -150,7 +150,7 @@ impl Kube for SimNodeKube {
                 if more && node.metadata.deletion_timestamp.is_some() {
                     return Err(ApiError::Invalid("no finalizer can be added".to_owned()));
                 }
-                node.metadata.finalizers = Some(finalizers);
+                node.metadata.finalizers = Some(finalizers).filter(|list| !list.is_empty());
                 Ok(())
             });
             match done {

@@ -57,7 +57,6 @@ impl World {
         let done = self.api.update::<ValkeyCluster>(self.now, name, None, None, |cluster| {
             cluster.spec.shards = i32::from(shards);
             cluster.spec.replicas_per_shard = i32::from(replicas);
-            cluster.metadata.generation = cluster.metadata.generation.map(|number| number + 1);
             Ok(())
         });
         drop(done);

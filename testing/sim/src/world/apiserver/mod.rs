@@ -53,6 +53,14 @@ pub trait Stored: Resource<DynamicType = ()> + Clone + PartialEq + Send + Sync +
     fn may_vanish(&self) -> bool {
         true
     }
+    /// The grace that it gets, seconds, where `asked` was asked for.
+    fn grace(&self, _asked: Option<i64>) -> i64 {
+        0
+    }
+    /// Whether it wants something else than `old`: a new generation.
+    fn wants_another(&self, _old: &Self) -> bool {
+        false
+    }
 }
 
 /// All objects of one kind, and how they came to be.
@@ -108,7 +116,7 @@ pub struct ApiServer {
 }
 
 macro_rules! stored {
-    ($kind:ty, $field:ident) => {
+    ($kind:ty, $field:ident $(, $wants:item)?) => {
         impl Stored for $kind {
             fn store(api: &ApiServer) -> &Store<Self> {
                 &api.$field
@@ -116,12 +124,25 @@ macro_rules! stored {
             fn store_mut(api: &mut ApiServer) -> &mut Store<Self> {
                 &mut api.$field
             }
+            $($wants)?
         }
     };
 }
 
-stored!(ValkeyCluster, clusters);
-stored!(ValkeyNode, nodes);
+stored!(
+    ValkeyCluster,
+    clusters,
+    fn wants_another(&self, old: &Self) -> bool {
+        self.spec != old.spec
+    }
+);
+stored!(
+    ValkeyNode,
+    nodes,
+    fn wants_another(&self, old: &Self) -> bool {
+        self.spec != old.spec
+    }
+);
 stored!(Service, services);
 stored!(Secret, secrets);
 stored!(ConfigMap, config_maps);
@@ -136,6 +157,11 @@ impl Stored for Pod {
     /// A Pod that was bound waits for the kubelet, which ends its container first.
     fn may_vanish(&self) -> bool {
         self.metadata.deletion_grace_period_seconds == Some(0)
+    }
+    /// One that no machine has gets none.
+    fn grace(&self, asked: Option<i64>) -> i64 {
+        let bound = self.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        if bound { asked.unwrap_or(30) } else { 0 }
     }
 }
 
@@ -190,6 +216,12 @@ impl ApiServer {
         if new == *old {
             return Ok(old);
         }
+        // To be told to go is a new generation, too.
+        let told = new.meta().deletion_timestamp.is_some() && old.meta().deletion_timestamp.is_none();
+        if told || new.wants_another(&old) {
+            let meta = new.meta_mut();
+            meta.generation = meta.generation.map(|number| number + 1);
+        }
         Ok(self.put(now, name.to_owned(), new))
     }
 
@@ -202,12 +234,12 @@ impl ApiServer {
         grace: Option<i64>,
     ) -> Result<(), ApiError> {
         self.update::<T>(now, name, uid, None, |object| {
+            let granted = object.grace(grace);
             let meta = object.meta_mut();
-            let before = meta.deletion_grace_period_seconds;
-            let grace = grace.map(|grace| before.map_or(grace, |old| old.min(grace)));
-            meta.deletion_grace_period_seconds = grace.or(before);
+            let grace = meta.deletion_grace_period_seconds.map_or(granted, |old| old.min(granted));
+            meta.deletion_grace_period_seconds = Some(grace);
             // The end of the grace period, not the moment of the request; earlier when it is shortened.
-            let end = time(now + grace.unwrap_or(0) * 1000);
+            let end = time(now + grace * 1000);
             let known = meta.deletion_timestamp.take();
             meta.deletion_timestamp = Some(known.map_or(end.clone(), |known| known.min(end)));
             Ok(())

@@ -59,5 +59,8 @@ pub fn set_finalizer(
     if !present {
         list.retain(|entry| entry != name);
     }
+    if list.is_empty() {
+        *finalizers = None;
+    }
     Ok(())
 }
