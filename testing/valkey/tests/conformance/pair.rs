@@ -14,7 +14,7 @@ use sim::world::valkey::Valkey;
 use sim::world::valkey::engine::STEP;
 use sim::world::valkey::node::{Home, Login};
 use sim::world::valkey::report::report;
-use test_valkey::{Options, Server, Version, users_acl};
+use test_valkey::{Options, Server, Version, eventually, users_acl};
 
 use crate::op::{Op, Place, key_of, range};
 use crate::picture::{Name, Picture, Pictures};
@@ -415,9 +415,13 @@ fn name_of(place: Place, life: usize) -> Name {
 }
 
 async fn login(server: &Server) -> Result<(Connection, NodeId)> {
-    let connection = server.operator().await?;
-    let id = connection.my_id().await?;
-    Ok((connection, id))
+    // With many servers that start at once, a young one may drop its first connection.
+    eventually("the server lets us in", Duration::from_secs(10), || async {
+        let connection = server.operator().await.map_err(|error| format!("{error:#}"))?;
+        let id = connection.my_id().await.map_err(|error| error.to_string())?;
+        Ok((connection, id))
+    })
+    .await
 }
 
 fn differences(server: &Pictures, model: &Pictures) -> String {
