@@ -26,7 +26,7 @@ pub(super) fn forget_dead(seen: &Picture<'_>, _want: &Desired) -> Verdict {
             None => seen.doubted_by_all(id),
         };
         let answers = seen.answering(id).is_some();
-        let replicated = seen.followers(id).next().is_some();
+        let replicated = seen.followers(id).next().is_some() || replica_unheard(seen, id);
         let listed = seen.lines_of(id).next().is_some();
         if !dead || !listed || answers || replicated || !seen.slots_of(id).is_empty() {
             continue;
@@ -44,6 +44,13 @@ pub(super) fn forget_dead(seen: &Picture<'_>, _want: &Desired) -> Verdict {
         return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::ForgettingNode, message));
     }
     Verdict::Pass
+}
+
+/// Some view lists a replica of `id` that was not heard in this tick and is not taken for failed: it may live and follow.
+fn replica_unheard(seen: &Picture<'_>, id: NodeId) -> bool {
+    let silent = |replica: &NodeId| seen.answering(*replica).is_none() && !seen.failed_for_majority(*replica);
+    let may_live = |member: &Member| !member.verified_dead() && !member.was_reset();
+    seen.replicas_of(id).filter(silent).filter_map(|replica| seen.member_by_id(replica)).any(may_live)
 }
 
 /// IDs that could be dead: some view doubts that they live, or their member is known to be gone.

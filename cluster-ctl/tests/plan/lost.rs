@@ -198,6 +198,23 @@ fn given_a_dead_primary_without_slots_then_its_replicas_are_reset_so_that_it_can
 }
 
 #[test]
+fn given_a_dead_primary_without_slots_whose_replica_does_not_answer_for_a_moment_then_it_is_not_forgotten_yet()
+ {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.node("c-00").slots = slots(0, 8191);
+        world.node("c-02").slots = slots(8192, 16383);
+        world.node("c-04").slots = SlotSet::new();
+        world.want.shape.shards = 2;
+        world.kill("c-04");
+        world.silence("c-05", None);
+    });
+    let decision = world.plan();
+    assert!(!matches!(decision.action, Some(Action::Forget { .. })), "{decision:?}");
+    world.silence("c-05", Some(crate::world::Flag::Fail));
+    assert!(matches!(world.action(), Action::Forget { .. }), "both have failed");
+}
+
+#[test]
 fn given_a_member_that_nobody_knows_then_it_is_introduced_again() {
     let world = world(3, 1).formed().with(|world| {
         world.everyone_forgets("c-05");
