@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -88,7 +88,7 @@ pub(crate) struct Choice {
     pub(crate) only: Option<Layer>,
     /// The cluster for the layers that need one.
     pub(crate) cluster: Cluster,
-    /// Fresh stories of the simulation for an hour, not those of this state of the sources.
+    /// Fresh stories of the simulation for an hour, not the common ones.
     pub(crate) nightly: bool,
 }
 
@@ -158,8 +158,8 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
 fn run_layer(paths: &Paths, layer: Layer, choice: Choice, args: &[String]) -> Result<(Counts, bool)> {
     let cluster = choice.cluster;
     let mut environment = prepare(paths, layer, cluster)?;
-    if layer == Layer::Sim {
-        environment.extend(stories(paths, choice.nightly));
+    if layer == Layer::Sim && choice.nightly {
+        environment.push(("SIM_SECONDS".to_owned(), FRESH_SECONDS.to_string().into()));
     }
     // What the API layer writes must stay as it was written: an operator that an earlier run left would answer it.
     let _paused = (layer == Layer::Api && cluster == Cluster::Local)
@@ -192,19 +192,6 @@ fn run_layer(paths: &Paths, layer: Layer, choice: Choice, args: &[String]) -> Re
     }
     let status = child.wait().context("wait for cargo test")?;
     Ok((counts, status.success()))
-}
-
-/// Which stories the simulation tells. Those of a run come from what the sources are, by git's hash of the tree: each
-/// change meets stories that nobody has told before, and who runs its tests again meets the same.
-fn stories(paths: &Paths, nightly: bool) -> Option<(String, PathBuf)> {
-    if nightly {
-        return Some(("SIM_SECONDS".to_owned(), FRESH_SECONDS.to_string().into()));
-    }
-    let mut git = Command::new("git");
-    git.current_dir(paths.checkout()).args(["rev-parse", "HEAD^{tree}"]);
-    let tree = command::output(&mut git).ok()?;
-    let first = u32::from_str_radix(tree.trim().get(..8)?, 16).ok()?;
-    Some(("SIM_FIRST_SEED".to_owned(), first.to_string().into()))
 }
 
 /// The operator of the local Kubernetes, at no replicas until this is dropped; nothing where none is installed.
