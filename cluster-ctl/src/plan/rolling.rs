@@ -54,9 +54,9 @@ fn let_go(seen: &Picture<'_>, want: &Desired) -> Verdict {
             return verdict;
         }
     }
-    let wait =
-        |member: &Member| Wait { reason: Reason::PodTerminating, message: view::terminating_words(member) };
-    let waits: Vec<Wait> = ending.map(|member| wait(member)).collect();
+    let waits: Vec<Wait> = ending
+        .map(|member| Wait { reason: Reason::PodTerminating, message: view::terminating_words(member) })
+        .collect();
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 

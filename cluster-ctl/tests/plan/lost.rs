@@ -269,17 +269,22 @@ fn given_an_heir_whose_pod_vanished_then_it_is_not_removed_before_its_death_is_p
     assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == heir));
 }
 
-#[test]
-fn given_a_joiner_that_did_not_start_then_it_is_tried_again_after_a_pause_and_then_removed() {
-    let mut world = world(3, 1).formed().with(|world| {
+/// `c-08`, in the place of the lost `c-03`, ended before it ever answered.
+fn never_started(join: JoinType) -> World {
+    world(3, 1).formed().with(|world| {
         world.nodes.remove("c-03");
         world.everyone_forgets("c-03");
         let name = world.add(8, 1).name.clone();
         world.start(&name, 8);
         world.kill(&name);
         let node = world.node(&name);
-        (node.recorded_id, node.join) = (None, Some(JoinType::Replica));
-    });
+        (node.recorded_id, node.join) = (None, Some(join));
+    })
+}
+
+#[test]
+fn given_a_joiner_that_did_not_start_then_it_is_tried_again_after_a_pause_and_then_removed() {
+    let mut world = never_started(JoinType::Replica);
     let early = world.plan();
     assert_eq!((early.action, early.reason), (None, Reason::PodNotStarting), "kept as evidence");
     world.now = Millis(world.now.0 + 31_000);
@@ -291,15 +296,7 @@ fn given_a_joiner_that_did_not_start_then_it_is_tried_again_after_a_pause_and_th
 
 #[test]
 fn given_an_heir_that_did_not_start_and_another_that_took_its_place_then_it_is_removed_and_not_tried_again() {
-    let mut world = world(3, 1).formed().with(|world| {
-        world.nodes.remove("c-03");
-        world.everyone_forgets("c-03");
-        let name = world.add(8, 1).name.clone();
-        world.start(&name, 8);
-        world.kill(&name);
-        let node = world.node(&name);
-        (node.recorded_id, node.join) = (None, Some(JoinType::Primary));
-    });
+    let mut world = never_started(JoinType::Primary);
     world.now = Millis(world.now.0 + 31_000);
     let decision = world.plan();
     assert!(
