@@ -10,7 +10,7 @@ use shared::valkey::report::NodeReport;
 use shared::valkey::types::{NodeId, NodeLine, Offset};
 
 use super::picture::Picture;
-use super::{Verdict, view};
+use super::{Verdict, lost, view};
 use crate::action::{Action, Decision, Wait};
 use crate::model::{Container, Desired, Member, Observed};
 use crate::words::Reason;
@@ -25,8 +25,15 @@ const LINK_MILLIS: i64 = 5_000;
 pub(super) fn promote_replica(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
     for (id, dead) in seen.dead_owners().iter().copied() {
-        let Some(best) = best_copy(seen, id) else { continue };
-        if let Some(why) = promotion_refused(seen, id) {
+        let Some(best) = last_copy(seen, id) else { continue };
+        let whole = best_copy(seen, id).is_some();
+        let unknown = || lost::unknown_of_shard(seen, id, dead).filter(|_| !whole);
+        let refused = promotion_refused(seen, id).or_else(|| {
+            unknown().map(|member| {
+                format!("{} of its shard, which may hold newer data, does not answer", member.name)
+            })
+        });
+        if let Some(why) = refused {
             let message = format!("{} is dead; {why}", dead.name);
             waits.push(Wait { reason: Reason::AwaitingFailover, message });
             continue;
@@ -42,13 +49,7 @@ pub(super) fn promote_replica(seen: &Picture<'_>, want: &Desired) -> Verdict {
         } else {
             (FailoverKind::Takeover, format!("no quorum — issued TAKEOVER on replica {}", best.name))
         };
-        let stale = behind_death(seen, dead, report).map_or_else(String::new, |seconds| {
-            format!(
-                "; its copy is {seconds} s older than the death of {}: what was written since is lost",
-                dead.name
-            )
-        });
-        let message = format!("{what}{stale}");
+        let message = format!("{what}{}", what_is_lost(seen, dead, report, whole));
         let action = Action::Failover { kind, on, from: id };
         return Verdict::act(Decision::act(action, Reason::PromotingReplica, message).with_waits(waits));
     }
@@ -128,6 +129,22 @@ fn copy_was_linked_until(copy: &NodeReport, outage: i64) -> bool {
     })
 }
 
+/// What a promotion costs, in the words for a person; empty when the copy had what its primary acknowledged.
+fn what_is_lost(seen: &Observed, dead: &Member, copy: &NodeReport, whole: bool) -> String {
+    if !whole {
+        return format!(
+            "; it holds the only data left, from before {} took over: what was written since is lost",
+            dead.name
+        );
+    }
+    behind_death(seen, dead, copy).map_or_else(String::new, |seconds| {
+        format!(
+            "; its copy is {seconds} s older than the death of {}: what was written since is lost",
+            dead.name
+        )
+    })
+}
+
 /// How many seconds before the end of `dead` the link of this copy broke, if that is long.
 fn behind_death(seen: &Observed, dead: &Member, copy: &NodeReport) -> Option<i64> {
     let since_death = seen.now.seconds_since(dead.ending()?.at?);
@@ -162,6 +179,30 @@ pub(super) fn best_copy(seen: &Observed, dead: NodeId) -> Option<&Member> {
     of_history
         .max_by(|(left, a), (right, b)| offset(a).cmp(&offset(b)).then_with(|| right.name.cmp(&left.name)))
         .map(|(member, _)| *member)
+}
+
+/// The best copy of a dead primary, or, where there is none, the replica that holds older data: it was primary before the
+/// dead one, came back when that one was gone, and could copy nothing from it. It is the only copy left.
+pub(super) fn last_copy(seen: &Observed, dead: NodeId) -> Option<&Member> {
+    best_copy(seen, dead).or_else(|| {
+        let offset = |report: &NodeReport| report.info.link.as_ref().map(|link| link.offset);
+        let holders = seen.followers(dead).filter(|(_, report)| holds_data(report));
+        let best = holders.max_by(|(left, a), (right, b)| {
+            offset(a).cmp(&offset(b)).then_with(|| right.name.cmp(&left.name))
+        });
+        best.map(|(member, _)| member)
+    })
+}
+
+/// Whether a replica holds a data set, of whatever age, that nothing is replacing: it has counted bytes of a stream or has
+/// keys. A newcomer before its first sync has neither: offset 1 and no key (8.1, 9.1).
+fn holds_data(report: &NodeReport) -> bool {
+    !report.info.loading
+        && report
+            .info
+            .link
+            .as_ref()
+            .is_some_and(|link| !link.sync_in_progress && (link.offset > Offset(1) || report.info.keys > 0))
 }
 
 /// Why no replica of `id` may be promoted now: another replica of it is unknown, or some view has moved on.

@@ -12,7 +12,7 @@ use shared::valkey::info::Role;
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::{Epoch, NodeId};
 
-use super::failover::best_copy;
+use super::failover::last_copy;
 use super::picture::Picture;
 use super::stability::orphaned_slots;
 use super::{Verdict, retire, shards, start, view};
@@ -25,7 +25,7 @@ use crate::words::Reason;
 pub(super) fn replace_lost_primary(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let mut waits = Vec::new();
     for (id, dead) in seen.dead_owners().iter().copied() {
-        if best_copy(seen, id).is_some() {
+        if last_copy(seen, id).is_some() {
             continue;
         }
         match replace(seen, want, id, dead) {
@@ -263,7 +263,7 @@ fn not_all_heard(seen: &Picture<'_>, slots: &SlotSet) -> Option<Wait> {
 }
 
 /// A member of the shard, by record or by any view, that is neither dead nor answering.
-fn unknown_of_shard<'s>(seen: &'s Picture<'_>, id: NodeId, dead: &Member) -> Option<&'s Member> {
+pub(super) fn unknown_of_shard<'s>(seen: &'s Picture<'_>, id: NodeId, dead: &Member) -> Option<&'s Member> {
     let is_unknown = |member: &&Member| !member.verified_dead() && member.report().is_none();
     let of_view = seen.replicas_of(id).filter_map(|replica| seen.member_by_id(replica)).find(is_unknown);
     of_view.or_else(|| {

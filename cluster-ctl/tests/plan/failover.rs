@@ -126,3 +126,72 @@ fn given_only_a_stale_copy_then_it_is_promoted_and_its_age_is_said() {
     assert!(stale.reason.is_trouble(), "told as a warning");
     assert!(!dead_since(6).plan().message.contains("older"));
 }
+
+/// The shard's old primary follows its successor, which is dead, and never came to copy from it.
+fn only_older_data(replicas: u16) -> World {
+    world(3, replicas).formed().with(|world| {
+        world.kill("c-00");
+        let old = world.node("c-01");
+        (old.link_down_seconds, old.keys, old.offset) = (-1, 7, 40);
+    })
+}
+
+#[test]
+fn given_only_older_data_than_the_dead_primarys_then_it_is_promoted_and_the_loss_is_said() {
+    let plan = only_older_data(1).plan();
+    let Some(Action::Failover { kind, on, from }) = plan.action else { panic!("not promoted: {plan:?}") };
+    assert_eq!((kind, on.node.name.as_str(), from), (FailoverKind::Force, "c-01", id(1)));
+    assert!(
+        plan.message.contains("the only data left") && plan.message.contains("is lost"),
+        "{}",
+        plan.message
+    );
+    assert!(plan.reason.is_trouble(), "told as a warning");
+}
+
+#[test]
+fn given_a_whole_data_set_whose_place_in_the_stream_is_gone_then_it_is_promoted_too() {
+    let world = only_older_data(1).with(|world| world.node("c-01").offset = 1);
+    assert!(matches!(world.action(), Action::Failover { on, .. } if on.node.name == "c-01"));
+}
+
+#[test]
+fn given_a_newcomer_before_its_first_sync_then_it_is_reset_and_never_promoted() {
+    let world =
+        only_older_data(1).with(|world| (world.node("c-01").offset, world.node("c-01").keys) = (1, 0));
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-01"));
+}
+
+#[test]
+fn given_a_copy_beside_older_data_then_the_copy_is_promoted_whatever_the_offsets() {
+    let world =
+        only_older_data(2).with(|world| (world.node("c-02").offset, world.node("c-02").keys) = (5, 0));
+    assert!(matches!(world.action(), Action::Failover { on, .. } if on.node.name == "c-02"));
+}
+
+#[test]
+fn given_older_data_while_a_member_of_the_shard_is_silent_then_it_is_not_promoted() {
+    let world = only_older_data(2).with(|world| {
+        world.silence("c-02", None);
+        world.node("c-02").primary = None;
+    });
+    let decision = world.plan();
+    let by_record = decision.waits.iter().find(|wait| wait.reason == Reason::AwaitingFailover);
+    assert!(by_record.is_some_and(|wait| wait.message.contains("c-02")), "{decision:?}");
+    assert!(
+        matches!(decision.action, Some(Action::CreateNodes { .. })),
+        "a lost member is replaced meanwhile"
+    );
+}
+
+#[test]
+fn given_only_older_data_of_a_silent_primary_then_nothing_is_decided_by_it() {
+    for flag in [Flag::Fail, Flag::Pfail] {
+        let world = world(3, 1).formed().with(|world| {
+            silent_for(world, "c-00", flag, 600_000);
+            (world.node("c-01").link_down_seconds, world.node("c-01").keys) = (-1, 7);
+        });
+        let decision = world.plan();
+        assert_eq!((decision.action, decision.reason), (None, Reason::PrimaryUnreachable));
+    }
+}

@@ -124,3 +124,25 @@ fn a_member_that_may_hold_the_only_copy_is_not_deleted() {
         Err(Violation::DeletesCopy { node, primary }) if node == "c-01" && primary == id(1)
     ));
 }
+
+#[test]
+fn one_that_holds_nothing_is_not_promoted_and_one_that_holds_older_data_is_not_reset() {
+    let world = |offset, keys| {
+        world(3, 1).formed().with(|world| {
+            world.kill("c-00");
+            let heir = world.node("c-01");
+            (heir.link_down_seconds, heir.offset, heir.keys) = (-1, offset, keys);
+        })
+    };
+    for (offset, keys, holds) in [(1, 0, false), (0, 0, false), (40, 0, true), (1, 7, true)] {
+        let world = world(offset, keys);
+        let (on, seen) = (target(&world, 1), world.observed());
+        for kind in [FailoverKind::Force, FailoverKind::Takeover] {
+            let failover = Action::Failover { kind, on: on.clone(), from: id(1) };
+            assert_eq!(check(&failover, &seen).is_ok(), holds, "{kind:?} at {offset}, {keys}");
+        }
+        assert_eq!(check(&Action::Reset { on: on.clone() }, &seen).is_ok(), !holds, "at {offset}, {keys}");
+    }
+    let strange = Action::Failover { kind: FailoverKind::Force, on: target(&world(40, 0), 3), from: id(1) };
+    assert!(matches!(check(&strange, &world(40, 0).observed()), Err(Violation::PromotesEmpty { .. })));
+}

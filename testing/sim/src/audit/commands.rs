@@ -242,6 +242,14 @@ impl World {
         if !node.stream.synced || node.stream.offset <= 1 {
             words.push(format!("{kind:?} on {pod}, which holds no copy of {name}"));
         }
+        // One that never copied from the dead one holds older data than any that did.
+        let copied = |it: &Node| it.link.up || it.link.down_since.is_some();
+        let real = self
+            .siblings(node)
+            .find(|it| it.primary == Some(dead) && self.is_reachable(it) && it.stream.synced && copied(it));
+        if let Some(real) = real.filter(|_| !copied(node)) {
+            words.push(format!("{kind:?} on {pod} although {} holds a copy of {name}", real.home.pod));
+        }
         let better = self.siblings(node).find(|it| {
             it.primary == Some(dead)
                 && self.is_reachable(it)
