@@ -137,13 +137,15 @@ pub enum Action {
         /// Whether the whole cluster goes: then owned slots do not hold a node back.
         cluster_deleted: bool,
     },
-    /// Delete the Pod of a silent member, with its normal grace: so that its process is proved to have ended.
+    /// Delete the Pod of a member that is silent, or that leaves and cannot be reset, with its normal grace: so that its
+    /// process is proved to have ended.
     EndPod {
         /// The node.
         node: NodeRef,
         /// UID of its Pod.
         pod_uid: String,
-        /// The member: a primary with a copy, or one that owns nothing and that everybody has forgotten.
+        /// The member: a primary with a copy, one that owns nothing and that everybody has forgotten, or one that leaves with
+        /// keys of what others own.
         id: NodeId,
     },
     /// Remove our finalizers from the auth Secret and, last, from the `ValkeyCluster`.

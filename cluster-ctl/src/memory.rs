@@ -18,6 +18,9 @@ use crate::words::Reason;
 /// Shortest time between two logged heartbeats of one cluster, milliseconds; wakes between them are not worth a line.
 const HEARTBEAT_MILLIS: i64 = 10_000;
 
+/// For so long a server that was told to forget a member drops it again whenever it hears of it (8.1, 9.1: 60 s), rounded up.
+const BAN: Duration = Duration::from_secs(61);
+
 /// Of all clusters.
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<BTreeMap<ClusterKey, Entry>>);
@@ -40,6 +43,10 @@ struct Entry {
     facts: BTreeMap<String, (Fact, Duration)>,
     /// Pods whose servers are silent, by UID, and since when, by uptime.
     silent: BTreeMap<String, ((), Duration)>,
+    /// Pods whose members leave with keys, by UID, and since when, by uptime.
+    keys_kept: BTreeMap<String, ((), Duration)>,
+    /// Whom this process has had forgotten, and when, by uptime.
+    forgotten: BTreeMap<NodeId, Duration>,
     /// What was told last.
     told: Option<(Reason, String)>,
     /// Warnings beside it that were told and still hold.
@@ -50,6 +57,16 @@ struct Entry {
     passwords: Option<(String, Passwords)>,
     /// The last usable ca.crt of the cluster of this UID.
     authorities: Option<(String, Arc<str>)>,
+}
+
+/// How long each of these Pods has been seen.
+fn ages(
+    remembered: &mut BTreeMap<String, ((), Duration)>,
+    pods: BTreeSet<String>,
+    now: Duration,
+) -> BTreeMap<String, Duration> {
+    let pods = pods.into_iter().map(|pod| (pod, ())).collect();
+    aged(remembered, pods, now).into_iter().map(|(pod, ((), age))| (pod, age)).collect()
 }
 
 /// How long each of `now_seen` has been seen unchanged; what is not among them any more is forgotten.
@@ -158,8 +175,32 @@ impl Memory {
     ) -> BTreeMap<String, Duration> {
         let mut entries = self.lock();
         let entry = entries.entry(key.clone()).or_default();
-        let silent = silent.into_iter().map(|pod| (pod, ())).collect();
-        aged(&mut entry.silent, silent, now).into_iter().map(|(pod, ((), age))| (pod, age)).collect()
+        ages(&mut entry.silent, silent, now)
+    }
+
+    /// For how long the members in these Pods have been leaving with keys.
+    pub fn keys_kept(
+        &self,
+        key: &ClusterKey,
+        pods: BTreeSet<String>,
+        now: Duration,
+    ) -> BTreeMap<String, Duration> {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        ages(&mut entry.keys_kept, pods, now)
+    }
+
+    /// The others were told at `now` to forget `id`.
+    pub fn forgot(&self, key: &ClusterKey, id: NodeId, now: Duration) {
+        self.lock().entry(key.clone()).or_default().forgotten.insert(id, now);
+    }
+
+    /// Whom this process has had forgotten so lately that the others still refuse to know it.
+    pub fn banned(&self, key: &ClusterKey, now: Duration) -> BTreeSet<NodeId> {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        entry.forgotten.retain(|_, at| now.saturating_sub(*at) < BAN);
+        entry.forgotten.keys().copied().collect()
     }
 
     /// The role of `from` was given to a replica at `at`.
@@ -299,6 +340,17 @@ mod tests {
         memory.ended(&key());
         assert!(memory.is_over(&key(), &cluster(8)));
         assert!(!memory.is_over(&key(), &cluster(9)), "another's after it");
+    }
+
+    #[test]
+    fn a_member_is_banned_until_the_servers_ban_after_the_last_forget_is_over() {
+        let memory = Memory::default();
+        let (id, at) = (NodeId::from_bytes([7; 20]), Duration::from_secs);
+        memory.forgot(&key(), id, at(100));
+        assert!(memory.banned(&key(), at(160)).contains(&id));
+        memory.forgot(&key(), id, at(130));
+        assert!(memory.banned(&key(), at(190)).contains(&id));
+        assert!(memory.banned(&key(), at(191)).is_empty());
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub struct Observed {
     pub members: BTreeMap<String, Member>,
     /// Pacing only: the primary whose role was last given to a replica, and when that was asked for.
     pub last_failover: Option<(NodeId, Millis)>,
+    /// Pacing only: members that the others were told to forget so lately that they still drop them when they hear of them.
+    pub banned: BTreeSet<NodeId>,
     views: Views,
 }
 
@@ -125,7 +127,7 @@ impl Observed {
     /// What was seen, with what the views of `members` say together.
     pub fn new(now: Millis, cluster: Cluster, objects: Objects, members: BTreeMap<String, Member>) -> Self {
         let views = Views::of(&members);
-        Self { now, cluster, objects, members, last_failover: None, views }
+        Self { now, cluster, objects, members, last_failover: None, banned: BTreeSet::new(), views }
     }
 
     /// Whether any member has left `Joining`: the durable record that bootstrap is over.

@@ -176,6 +176,7 @@ fn read_member(node: &ValkeyNode, world: &World, now: Millis) -> Member {
         pod_vanished: false,
         answer: Answer::NotAsked,
         silent_millis: 0,
+        keys_kept_millis: 0,
         name,
     }
 }

@@ -134,7 +134,6 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         let objects = self.keep_objects(key, &world).await?;
         let now = self.host.now();
         let mut seen = observe(&self.kube, &self.valkey, &world, objects, access.as_ref(), now).await?;
-        seen.last_failover = self.memory.last_failover(key);
         // A copy that a node accepted is worth more than what the Secret may have become.
         let accepted = seen.reports().next().is_some() || self.memory.passwords(key, uid).is_none();
         if let Some(passwords) = passwords.as_ref().filter(|_| accepted) {
@@ -142,8 +141,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         }
         let facts = machines::facts(&seen, &world.machines);
         machines::prove(&mut seen, &self.memory.lasting(key, facts, self.host.uptime()));
-        let silent = silence::silent_pods(&seen);
-        silence::mark(&mut seen, &self.memory.silences(key, silent, self.host.uptime()));
+        self.remember(key, &mut seen);
         self.restore_secret(&world, &seen, passwords.as_ref()).await?;
         let Prepared { want, publication, rotation } =
             self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
@@ -170,6 +168,16 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             }
         }
         Ok(next)
+    }
+
+    /// Adds to what was seen what this process remembers: pacing only.
+    fn remember(&self, key: &ClusterKey, seen: &mut Observed) {
+        let now = self.host.uptime();
+        let (silent, with_keys) = (silence::silent_pods(seen), silence::pods_with_keys(seen));
+        let silences = self.memory.silences(key, silent, now);
+        silence::mark(seen, &silences, &self.memory.keys_kept(key, with_keys, now));
+        seen.last_failover = self.memory.last_failover(key);
+        seen.banned = self.memory.banned(key, now);
     }
 
     /// The cluster is not there any more: nothing of it is remembered or counted.
@@ -339,6 +347,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         let outcome = match execution.record(action, status, seen.now).await? {
             Some(saved) => {
                 self.memory.saved(key, &world.cluster, saved);
+                if let Action::Forget { id, .. } = action {
+                    self.memory.forgot(key, *id, self.host.uptime());
+                }
                 execution.act(action).await?
             }
             None => Outcome::Stale("the cluster has changed".to_owned()),

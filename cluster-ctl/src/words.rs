@@ -44,6 +44,8 @@ pub enum Reason {
     MeetingNodes,
     /// Members were introduced and are learning of each other.
     NodesMeeting,
+    /// A member that the others were told to forget a moment ago is back; it is introduced when they do not drop it again.
+    ForgottenLately,
     /// Replicas are being attached to their primaries.
     AttachingReplicas,
     /// Replicas are copying their primary's data.
@@ -147,6 +149,7 @@ impl Reason {
             Self::SlotConflict => "SlotConflict",
             Self::MeetingNodes => "MeetingNodes",
             Self::NodesMeeting => "NodesMeeting",
+            Self::ForgottenLately => "ForgottenLately",
             Self::AttachingReplicas => "AttachingReplicas",
             Self::ReplicasSyncing => "ReplicasSyncing",
             Self::ClusterForming => "ClusterForming",

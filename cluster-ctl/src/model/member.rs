@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use shared::api::{JoinType, ValkeyNodeSpec};
+use shared::api::{JoinType, Lifecycle, ValkeyNodeSpec};
+use shared::valkey::info::Role;
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
@@ -46,6 +47,8 @@ pub struct Member {
     pub answer: Answer,
     /// For how long its running server has not answered, as far as this process has seen it, milliseconds.
     pub silent_millis: i64,
+    /// For how long it has been [leaving with keys](Member::leaves_with_keys), likewise, milliseconds.
+    pub keys_kept_millis: i64,
 }
 
 /// The set-once record of a node's Pod.
@@ -178,6 +181,16 @@ impl Member {
     /// It answers under another ID than the one on record: it was reset, and nobody will ever answer under that one again.
     pub fn was_reset(&self) -> bool {
         self.recorded_id.is_some_and(|id| self.report().is_some_and(|report| report.id != id))
+    }
+
+    /// It leaves, owns no slot by its own account, and is a primary with keys: the engine refuses to reset such a one (8.1,
+    /// 9.1).
+    pub fn leaves_with_keys(&self) -> bool {
+        let kept = self.report().filter(|report| self.recorded_id == Some(report.id)).is_some_and(|report| {
+            let owns = report.myself().is_none_or(|line| !line.slots.is_empty());
+            report.info.role == Role::Primary && report.info.keys > 0 && !owns
+        });
+        kept && !self.deleting && self.spec.lifecycle == Lifecycle::Leaving
     }
 
     /// Its container runs and its Pod has an IP.

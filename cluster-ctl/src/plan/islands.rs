@@ -27,6 +27,7 @@ pub(super) fn introduce(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     let largest = islands.iter().enumerate().max_by_key(|(_, island)| (claims(island).len(), island.len()));
     let Some((main, mainland)) = largest else { return Verdict::Pass };
     let owned = claims(mainland);
+    let mut waits = Vec::new();
     for (_, island) in islands.iter().enumerate().filter(|(number, _)| *number != main) {
         let joined = |(member, _): &&(&Member, &NodeReport)| member.spec.lifecycle == Lifecycle::Active;
         let Some((member, _)) = island.iter().find(joined) else { continue };
@@ -34,6 +35,10 @@ pub(super) fn introduce(seen: &Picture<'_>, _want: &Desired) -> Verdict {
             let message =
                 format!("{} does not know the others, and both own {}", member.name, claims(island));
             return Verdict::wait(Reason::SlotConflict, message);
+        }
+        if let Some(wait) = view::ban_wait(seen, member) {
+            waits.push(wait);
+            continue;
         }
         let seed = mainland.iter().find(|(_, report)| report.myself().is_some_and(|it| !it.slots.is_empty()));
         let Some((seed, report)) = seed else { continue };
@@ -46,9 +51,9 @@ pub(super) fn introduce(seen: &Picture<'_>, _want: &Desired) -> Verdict {
         let (Some(seed), Some(other)) = (view::target(seed), view::target(member)) else { continue };
         let message = format!("introducing {} to {} again: nobody knows it", member.name, seed.node.name);
         let action = Action::Meet { seed, others: vec![other] };
-        return Verdict::act(Decision::act(action, Reason::MeetingNodes, message));
+        return Verdict::act(Decision::act(action, Reason::MeetingNodes, message).with_waits(waits));
     }
-    Verdict::Pass
+    if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
 /// The answering members that stay, by who knows whom: the island with the highest name first, in each the highest name

@@ -115,7 +115,7 @@ fn join_as_primary<'s, 'a: 's>(
     if known_to_majority(seen, report.id) {
         return activate(member, "is known to a majority");
     }
-    introduce(member, report, target, all)
+    introduce(seen, member, report, target, all)
 }
 
 fn join_as_replica<'s, 'a: 's>(
@@ -127,7 +127,7 @@ fn join_as_replica<'s, 'a: 's>(
 ) -> Verdict {
     let acquainted = primary_report.line(report.id).is_some() && report.line(primary_report.id).is_some();
     if !acquainted || !known_to_majority(seen, report.id) {
-        return introduce(member, report, target, all);
+        return introduce(seen, member, report, target, all);
     }
     if !known_to_majority(seen, primary_report.id) {
         return waiting(member, Reason::NodesMeeting, "waits until its primary has joined");
@@ -147,11 +147,15 @@ fn join_as_replica<'s, 'a: 's>(
 
 /// One slot owner a tick hears of the newcomer. Gossip alone would do it from one, only ten times slower.
 fn introduce<'s, 'a: 's>(
+    seen: &Picture<'_>,
     member: &Member,
     report: &NodeReport,
     target: Target,
     all: impl Iterator<Item = &'s Shard<'a>>,
 ) -> Verdict {
+    if let Some(wait) = view::ban_wait(seen, member) {
+        return Verdict::Wait(vec![wait]);
+    }
     let seed = all
         .filter(|shard| !shard.slots.is_empty() && shard.primary.1.id != report.id)
         .map(|shard| shard.primary)

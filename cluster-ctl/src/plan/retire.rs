@@ -3,7 +3,9 @@
 //! The removal happens at the node (`CLUSTER RESET HARD`, refused on a primary with keys): deleting the object first
 //! would let a slow process remove a member that was promoted meanwhile.
 
+use shared::slots::SLOT_COUNT;
 use shared::valkey::report::NodeReport;
+use shared::valkey::types::NodeId;
 
 use super::picture::Picture;
 use super::shards::is_itself;
@@ -46,6 +48,13 @@ pub(super) fn finish_leaving(seen: &Picture<'_>, want: &Desired) -> Verdict {
                 }
                 continue;
             }
+            if member.leaves_with_keys() && report.nodes.len() > 1 {
+                match end_with_keys(seen, want, member, report) {
+                    Ok(action) => return Verdict::Act(Box::new(action.with_waits(waits))),
+                    Err(wait) => waits.push(wait),
+                }
+                continue;
+            }
             if report.nodes.len() > 1 {
                 let Some(on) = view::target(member) else { continue };
                 let message = format!("resetting {}, which leaves the cluster", member.name);
@@ -60,35 +69,72 @@ pub(super) fn finish_leaving(seen: &Picture<'_>, want: &Desired) -> Verdict {
                 return Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message));
             }
         }
-        let on: Vec<Target> = seen
-            .reports()
-            .filter(|(other, report)| {
-                report.id != id && is_itself(other, report) && report.line(id).is_some()
-            })
-            .filter_map(|(other, _)| view::target(other))
-            .collect();
-        if !on.is_empty() {
-            let message = format!("forgetting {} on {} nodes", member.name, on.len());
-            return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::Retiring, message));
-        }
-        if let Some(silent) = seen.unheard() {
-            let message =
-                format!("{} goes when {} has answered, which may still list it", member.name, silent.name);
-            return Verdict::wait(Reason::Retiring, message);
-        }
-        let greeting = |(other, report): (&Member, &NodeReport)| {
-            other.name != member.name && report.nodes.handshakes() > 0
-        };
-        if seen.reports().any(greeting) {
-            // The greeting may be for its address, and would bring it back under its new ID.
-            return Verdict::wait(
-                Reason::Retiring,
-                format!("{} goes when no introduction is under way", member.name),
-            );
-        }
-        return delete(member, "nobody lists it any more");
+        return let_go(seen, member, id);
     }
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
+}
+
+/// The last steps of one that is reset or dead: forgotten by all, then deleted, when nobody can bring it back.
+fn let_go(seen: &Picture<'_>, member: &Member, id: NodeId) -> Verdict {
+    let on: Vec<Target> = seen
+        .reports()
+        .filter(|(other, report)| report.id != id && is_itself(other, report) && report.line(id).is_some())
+        .filter_map(|(other, _)| view::target(other))
+        .collect();
+    if !on.is_empty() {
+        let message = format!("forgetting {} on {} nodes", member.name, on.len());
+        return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::Retiring, message));
+    }
+    if let Some(silent) = seen.unheard() {
+        let message =
+            format!("{} goes when {} has answered, which may still list it", member.name, silent.name);
+        return Verdict::wait(Reason::Retiring, message);
+    }
+    let greeting =
+        |(other, report): (&Member, &NodeReport)| other.name != member.name && report.nodes.handshakes() > 0;
+    if seen.reports().any(greeting) {
+        // The greeting may be for its address, and would bring it back under its new ID.
+        return Verdict::wait(
+            Reason::Retiring,
+            format!("{} goes when no introduction is under way", member.name),
+        );
+    }
+    delete(member, "nobody lists it any more")
+}
+
+/// A primary that gave its slots away and still holds keys of them, which its own primary had not told it to delete when that
+/// died: `CLUSTER RESET` refuses. When that lasts and every slot is another's, its Pod is ended.
+fn end_with_keys(
+    seen: &Picture<'_>,
+    want: &Desired,
+    member: &Member,
+    report: &NodeReport,
+) -> Result<Decision, Wait> {
+    let (name, keys) = (&member.name, report.info.keys);
+    let wait = |reason, message| Err(Wait { reason, message });
+    let Some(pod) = &member.pod else {
+        return wait(Reason::Retiring, format!("{name} leaves with {keys} keys and has no Pod to end"));
+    };
+    if pod.deleting {
+        return wait(Reason::PodTerminating, view::terminating_words(member));
+    }
+    if seen.claimed().len() < SLOT_COUNT || seen.slots_are_moving() {
+        let message = format!(
+            "{name} leaves and holds {keys} keys; it goes when every slot has an owner and none moves"
+        );
+        return wait(Reason::Retiring, message);
+    }
+    if member.keys_kept_millis <= want.patience.node_loss_millis {
+        let message = format!(
+            "{name} leaves and owns nothing, but holds {keys} keys, with which it cannot be reset; its Pod is ended if that lasts"
+        );
+        return wait(Reason::Retiring, message);
+    }
+    let message = format!(
+        "ending the Pod of {name}, which leaves: it cannot be reset with its {keys} keys, and every slot is another's"
+    );
+    let action = Action::EndPod { node: view::node_ref(member), pod_uid: pod.uid.clone(), id: report.id };
+    Ok(Decision::act(action, Reason::Retiring, message))
 }
 
 /// A replica in sync whose shard would have fewer replicas than are asked for by now: one was lost, or more were asked for,

@@ -323,6 +323,18 @@ fn check_failover(kind: FailoverKind, on: &Target, from: NodeId, seen: &Observed
     }
 }
 
+/// It answers, leaves, owns nothing and is followed by nobody in any view, and each slot is owned by another that answers, by
+/// that one's own account, and none is moving: whatever keys it holds, others serve their slots.
+fn leaves_nothing(member: &Member, id: NodeId, pod_uid: &str, seen: &Observed) -> bool {
+    let answers = member.report().is_some_and(|report| report.id == id)
+        && member.pod.as_ref().is_some_and(|pod| pod.uid == pod_uid);
+    let used = lines(seen).any(|line| line.primary == Some(id) || (line.id == id && !line.slots.is_empty()));
+    let others = own_lines(seen).filter(|line| line.id != id && line.flags.primary);
+    let owned: SlotSet = others.flat_map(|line| line.slots.ranges().iter().copied()).collect();
+    let leaves = member.spec.lifecycle == Lifecycle::Leaving;
+    leaves && answers && !used && owned.len() == SLOT_COUNT && !seen.slots_are_moving()
+}
+
 fn failed_for_most(id: NodeId, seen: &Observed) -> bool {
     let owners: BTreeSet<NodeId> =
         lines(seen).filter(|line| !line.slots.is_empty()).map(|line| line.id).collect();
@@ -333,7 +345,7 @@ fn failed_for_most(id: NodeId, seen: &Observed) -> bool {
 }
 
 /// Only the Pod of a member that does not answer the operator and that nobody else hears either, while a replica of it
-/// is there to take over.
+/// is there to take over; or one of no use that keeps keys of what others own.
 fn check_end_pod(id: NodeId, pod_uid: &str, seen: &Observed) -> Result<(), Violation> {
     let member = seen.members.values().find(|member| member.id() == Some(id));
     let silent = member.is_some_and(|member| {
@@ -344,5 +356,10 @@ fn check_end_pod(id: NodeId, pod_uid: &str, seen: &Observed) -> Result<(), Viola
     let taken = own_lines(seen).map(|line| line.slots.len()).fold(0, u16::saturating_add);
     let owes = member.is_none_or(|member| member.recorded_slots > 0) && taken < SLOT_COUNT;
     let idle = !owes && !lines(seen).any(|line| line.id == id || line.primary == Some(id));
-    if silent && !heard && (followed || idle) { Ok(()) } else { Err(Violation::DeposesLiving { id }) }
+    let dispensable = member.is_some_and(|member| leaves_nothing(member, id, pod_uid, seen));
+    if dispensable || (silent && !heard && (followed || idle)) {
+        Ok(())
+    } else {
+        Err(Violation::DeposesLiving { id })
+    }
 }

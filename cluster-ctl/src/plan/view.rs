@@ -72,6 +72,17 @@ impl<'a> FromIterator<&'a Member> for Crowd<'a> {
     }
 }
 
+/// Why `member` is not introduced to anybody now: the others drop it as long as one of them bans it.
+pub(crate) fn ban_wait(seen: &Observed, member: &Member) -> Option<Wait> {
+    member.id().filter(|id| seen.banned.contains(id)).map(|_| {
+        let message = format!(
+            "{} was forgotten a moment ago; it is introduced when nobody refuses any more to know it, a minute after that",
+            member.name
+        );
+        Wait { reason: Reason::ForgottenLately, message }
+    })
+}
+
 fn machine(member: &Member) -> Option<&str> {
     member.pod.as_ref()?.machine.as_deref()
 }

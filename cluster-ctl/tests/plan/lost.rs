@@ -225,6 +225,23 @@ fn given_a_member_that_nobody_knows_then_it_is_introduced_again() {
 }
 
 #[test]
+fn given_a_member_that_was_forgotten_less_than_a_minute_ago_then_it_is_introduced_after_that() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.everyone_forgets("c-05");
+        world.node("c-05").knows.clear();
+        world.node("c-05").primary = None;
+        world.banned.insert(id(6));
+    });
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::ForgottenLately));
+    world.node("c-05").spec.lifecycle = Lifecycle::Joining;
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::ForgottenLately), "a joiner, too");
+    world.banned.clear();
+    assert!(matches!(world.action(), Action::Meet { others, .. } if others[0].node.name == "c-05"));
+}
+
+#[test]
 fn given_two_islands_that_own_the_same_slots_then_they_are_not_merged() {
     let decision = world(2, 0)
         .formed()

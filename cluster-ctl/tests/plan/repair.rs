@@ -412,3 +412,41 @@ fn given_a_hung_member_whose_slots_were_taken_over_then_its_pod_is_ended() {
     let world = hung(31_000).with(|world| world.node("c-03").recorded_slots = 1);
     assert!(matches!(world.action(), Action::EndPod { .. }));
 }
+
+/// One that gave its slots away and leaves, and still holds keys of them, for so long.
+fn leaving_with_keys(millis: i64) -> crate::world::World {
+    world(3, 0).formed().with(|world| {
+        let slots = std::mem::take(&mut world.node("c-02").slots);
+        let taken = world.node("c-00").slots.union(&slots);
+        world.node("c-00").slots = taken;
+        let node = world.node("c-02");
+        (node.spec.lifecycle, node.keys, node.keys_kept_millis) = (Lifecycle::Leaving, 9, millis);
+        world.want.shape.shards = 2;
+    })
+}
+
+#[test]
+fn given_a_leaving_primary_that_keeps_keys_of_what_others_own_then_its_pod_is_ended_after_the_patience() {
+    let early = leaving_with_keys(29_000).plan();
+    assert_eq!((early.action, early.reason), (None, Reason::Retiring), "a reset would be refused");
+    assert!(early.message.contains("9 keys"), "{}", early.message);
+    let Action::EndPod { node, pod_uid, .. } = leaving_with_keys(31_000).action() else {
+        panic!("not ended")
+    };
+    assert_eq!((node.name.as_str(), pod_uid.as_str()), ("c-02", "pod-c-02"));
+    let going = leaving_with_keys(31_000)
+        .with(|world| world.node("c-02").pod.as_mut().unwrap().deleting = true)
+        .plan();
+    assert_eq!((going.action, going.reason), (None, Reason::PodTerminating), "once");
+    let ended = leaving_with_keys(31_000).with(|world| world.kill("c-02"));
+    assert!(matches!(ended.action(), Action::Forget { id: forgotten, .. } if forgotten == id(3)));
+    let empty = leaving_with_keys(31_000).with(|world| world.node("c-02").keys = 0);
+    assert!(matches!(empty.action(), Action::Reset { on } if on.node.name == "c-02"));
+}
+
+#[test]
+fn given_a_slot_whose_owner_does_not_answer_then_a_leaving_primary_with_keys_is_not_ended() {
+    let world = leaving_with_keys(600_000).with(|world| world.silence("c-01", None));
+    let decision = world.plan();
+    assert!(!matches!(decision.action, Some(Action::EndPod { .. } | Action::Reset { .. })), "{decision:?}");
+}

@@ -2,6 +2,7 @@
 
 use cluster_ctl::action::{Action, NodeRef, Target};
 use cluster_ctl::plan::safety::{Violation, check};
+use shared::api::Lifecycle;
 use shared::slots::{SlotRange, SlotSet};
 use shared::valkey::commands::FailoverKind;
 use shared::valkey::types::Epoch;
@@ -145,4 +146,30 @@ fn one_that_holds_nothing_is_not_promoted_and_one_that_holds_older_data_is_not_r
     }
     let strange = Action::Failover { kind: FailoverKind::Force, on: target(&world(40, 0), 3), from: id(1) };
     assert!(matches!(check(&strange, &world(40, 0).observed()), Err(Violation::PromotesEmpty { .. })));
+}
+
+#[test]
+fn a_pod_with_keys_is_ended_only_when_it_leaves_and_every_slot_is_anothers() {
+    let leaving = || {
+        world(3, 0).formed().with(|world| {
+            let slots = std::mem::take(&mut world.node("c-02").slots);
+            let taken = world.node("c-00").slots.union(&slots);
+            world.node("c-00").slots = taken;
+            (world.node("c-02").spec.lifecycle, world.node("c-02").keys) = (Lifecycle::Leaving, 9);
+        })
+    };
+    let ends = |world: World| {
+        let node = NodeRef { name: "c-02".to_owned(), uid: "uid-c-02".to_owned() };
+        let action = Action::EndPod { node, pod_uid: "pod-c-02".to_owned(), id: id(3) };
+        check(&action, &world.observed()).is_ok()
+    };
+    assert!(ends(leaving()));
+    assert!(!ends(leaving().with(|world| world.node("c-02").spec.lifecycle = Lifecycle::Active)), "stays");
+    assert!(!ends(leaving().with(|world| world.node("c-02").slots = slots(16_383, 16_383))), "owns a slot");
+    assert!(!ends(leaving().with(|world| world.silence("c-01", None))), "an owner is silent");
+    assert!(!ends(leaving().with(|world| world.node("c-01").slots = slots(6_000, 9_000))), "nobody's slots");
+    assert!(
+        !ends(leaving().with(|world| world.node("c-01").primary = Some("c-02".to_owned()))),
+        "is followed"
+    );
 }

@@ -54,6 +54,7 @@ pub(crate) struct Node {
     /// Nobody has heard of it for so long, milliseconds.
     pub(crate) unheard_millis: Option<u64>,
     pub(crate) silent_millis: i64,
+    pub(crate) keys_kept_millis: i64,
     pub(crate) keys: u64,
     pub(crate) knows: BTreeSet<String>,
     /// IDs that it knows and that are nobody's of this truth.
@@ -91,6 +92,8 @@ pub(crate) struct World {
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) now: Millis,
     pub(crate) last_failover: Option<(NodeId, Millis)>,
+    /// Members that were forgotten less than a minute ago.
+    pub(crate) banned: BTreeSet<NodeId>,
     /// IDs that everybody but the named node still lists although nobody answers under them.
     pub(crate) ghosts: Vec<(String, NodeId)>,
     /// Slots of a node that only it does not know of.
@@ -151,6 +154,7 @@ pub(crate) fn world(shards: u16, replicas: u16) -> World {
         nodes: BTreeMap::new(),
         now: Millis(1_000_000_000),
         last_failover: None,
+        banned: BTreeSet::new(),
         ghosts: Vec::new(),
         disowned: None,
     }
@@ -203,6 +207,7 @@ impl World {
             history: "replid".to_owned(),
             unheard_millis: None,
             silent_millis: 0,
+            keys_kept_millis: 0,
             keys: 0,
             knows: BTreeSet::new(),
             strangers: Vec::new(),
@@ -364,6 +369,7 @@ impl World {
         let members = members.map(|member| (member.name.clone(), member)).collect();
         let mut seen = Observed::new(self.now, self.cluster.clone(), self.objects.clone(), members);
         seen.last_failover = self.last_failover;
+        seen.banned.clone_from(&self.banned);
         seen
     }
 
@@ -411,6 +417,7 @@ impl World {
             pod: node.pod.clone(),
             pod_vanished: node.pod_vanished,
             silent_millis: node.silent_millis,
+            keys_kept_millis: node.keys_kept_millis,
             answer: match node.voice {
                 Voice::Answers => Answer::Said(Box::new(self.report(node))),
                 Voice::Silent => Answer::Silent("connection refused".to_owned()),

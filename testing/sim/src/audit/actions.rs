@@ -169,7 +169,7 @@ impl World {
     }
 
     /// A Pod is deleted by cluster-ctl: only that of a member whom neither the operator nor any peer reaches, and that
-    /// owns nothing or has a replica with its data.
+    /// owns nothing or has a replica with its data; or of one that leaves and has nothing that is not another's.
     pub fn judge_pod_end(&mut self, name: &str, uid: &str) {
         let Some(node) = self.valkey.in_pod(uid) else { return };
         let cut = self.valkey.network.cut_of(node.id);
@@ -182,9 +182,27 @@ impl World {
         let lately = self.audit.hurt.get(&node.home.cluster).is_some_and(|at| self.now - at < 60_000);
         let others = || self.valkey.of_cluster(&node.home.cluster).filter(|other| other.id != node.id);
         let idle = others().next().is_some() && others().all(|other| other.slots_of(node.id).is_empty());
+        if self.leaves_nothing(node) {
+            return;
+        }
         if !(copied || idle) || !(silent || lately) {
             self.violated(format!("deletes the Pod {name}, whose process lives (copied: {copied})"));
         }
+    }
+
+    /// It is Leaving, owns nothing, is followed by nobody, and a living primary owns the slot of each of its keys.
+    fn leaves_nothing(&self, node: &Node) -> bool {
+        let object = self.api.get::<ValkeyNode>(&node.home.pod);
+        let leaves = object.is_some_and(|object| object.spec.lifecycle == Lifecycle::Leaving);
+        let others: Vec<&Node> =
+            self.valkey.of_cluster(&node.home.cluster).filter(|other| other.id != node.id).collect();
+        let owned =
+            |slot: &u16| others.iter().any(|it| it.primary.is_none() && it.own_slots().contains(*slot));
+        leaves
+            && node.primary.is_none()
+            && node.own_slots().is_empty()
+            && others.iter().all(|other| other.primary != Some(node.id))
+            && node.stream.keys.keys().all(owned)
     }
 
     /// A Pod is deleted by node-ctl: only one whose node goes.
