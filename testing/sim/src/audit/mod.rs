@@ -25,6 +25,10 @@ const SETTLING: Ms = 40_000;
 /// A failed member of no use is forgotten within this time where no call fails, milliseconds.
 const FORGETTING: Ms = 30_000;
 
+/// A process that the engine greeted at the address of a dead member of another cluster is gone, and forgotten by all of that
+/// cluster, within this time where no call fails, milliseconds.
+const PARTING: Ms = 60_000;
+
 /// No story needs as many actions on one cluster.
 const MANY: u32 = 700;
 
@@ -94,7 +98,8 @@ pub struct Audit {
     overlaps: BTreeMap<(NodeId, NodeId), Ms>,
     /// Failed members of no use that are still listed, and since when.
     unforgotten: BTreeMap<NodeId, Ms>,
-    strangers: BTreeSet<(NodeId, NodeId)>,
+    /// Who knows whom of another cluster, and since when.
+    strangers: BTreeMap<(NodeId, NodeId), Ms>,
     intents: BTreeMap<String, u32>,
     /// Number of the latest action by cluster.
     numbers: BTreeMap<String, i64>,
@@ -188,24 +193,44 @@ impl World {
         self.judge_promotions();
     }
 
+    /// No member knows one of another cluster. What no operator can prevent is that the engine greets whoever sits at the
+    /// address of a dead member whose death is not proved yet: it must stay apart, and go soon.
     fn judge_strangers(&mut self) {
-        let mut found = Vec::new();
+        let limit = if self.rates == crate::faults::Rates::default() { PARTING } else { 4 * PARTING };
+        let (mut found, mut strangers) = (Vec::new(), BTreeMap::new());
         for node in self.valkey.nodes.values() {
-            for id in node.peers.keys() {
-                let stranger =
-                    self.valkey.known.get(id).is_some_and(|home| home.cluster != node.home.cluster);
-                if stranger && self.audit.strangers.insert((node.id, *id)) {
-                    found.push(format!(
-                        "{} knows {} of another cluster",
-                        node.home.pod,
-                        self.valkey.name(*id)
-                    ));
+            let of_another = |id: &&NodeId| {
+                self.valkey.known.get(id).is_some_and(|home| home.cluster != node.home.cluster)
+            };
+            for id in node.peers.keys().filter(of_another) {
+                let since = self.audit.strangers.get(&(node.id, *id)).copied().unwrap_or(self.now);
+                strangers.insert((node.id, *id), since);
+                let greeted = [node.id, *id].into_iter().find(|id| self.valkey.greeted.contains(id));
+                let names = (&node.home.pod, self.valkey.name(*id));
+                if !greeted.is_some_and(|id| self.is_apart(id)) {
+                    found.push(format!("{} knows {} of another cluster", names.0, names.1));
+                } else if self.now - since > limit {
+                    let seconds = limit / 1000;
+                    found.push(format!("{} knows {} of another cluster for {seconds} s", names.0, names.1));
                 }
             }
         }
+        self.audit.strangers = strangers;
         for words in found {
             self.violated(words);
         }
+    }
+
+    /// It has ended, or holds nothing, owns nothing, follows nobody, and neither knows anybody of its own cluster nor is known
+    /// to any: nothing can go from one cluster to the other through it.
+    fn is_apart(&self, id: NodeId) -> bool {
+        let Some(node) = self.valkey.nodes.get(&id) else { return true };
+        let ours = |other: &NodeId| {
+            self.valkey.known.get(other).is_some_and(|home| home.cluster == node.home.cluster)
+        };
+        let empty = node.primary.is_none() && node.own_slots().is_empty() && node.stream.keys.is_empty();
+        let known = self.valkey.of_cluster(&node.home.cluster).any(|other| other.peers.contains_key(&id));
+        empty && !known && !node.peers.keys().any(ours)
     }
 
     fn judge_owners(&mut self) {

@@ -94,6 +94,7 @@ impl Valkey {
                 Contact::Answers(found) if found != other && self.awake(found) => {
                     if std::mem::take(&mut peer.meet) {
                         // The engine itself introduces us to a stranger.
+                        self.greeted.insert(found);
                         self.meet(node, found, true, now);
                     }
                     if let Some(peer) = node.peers.get_mut(&other) {

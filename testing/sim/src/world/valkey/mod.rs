@@ -13,7 +13,7 @@ pub mod node;
 mod replication;
 pub mod report;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use shared::valkey::types::NodeId;
@@ -46,6 +46,9 @@ pub struct Valkey {
     pub known: BTreeMap<NodeId, Home>,
     /// Promotions not looked at yet: who, in whose place, how.
     pub promotions: Vec<(NodeId, NodeId, Promotion)>,
+    /// Processes that another introduced itself to, of its own accord, when it found them at the address of a dead peer (facts
+    /// §9).
+    pub greeted: BTreeSet<NodeId>,
     lines: Vec<(Ms, String, String)>,
     rng: fastrand::Rng,
     /// The ID of the next process, where chance does not draw it.
@@ -62,6 +65,7 @@ impl Valkey {
             network: Network::default(),
             known: BTreeMap::new(),
             promotions: Vec::new(),
+            greeted: BTreeSet::new(),
             lines: Vec::new(),
             rng,
             ordained: None,
