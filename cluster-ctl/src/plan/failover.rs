@@ -154,12 +154,12 @@ fn behind_death(seen: &Observed, dead: &Member, copy: &NodeReport) -> Option<i64
 
 /// Whether a replica of a dead primary holds a copy of its data: it finished its first sync and does nothing else.
 fn is_copy(report: &NodeReport) -> bool {
-    !report.info.loading
-        && report.info.link.as_ref().is_some_and(|link| {
-            link.offset > Offset(1)
-                && !link.sync_in_progress
-                && (link.up || link.down_since_seconds.is_some_and(|down| down >= 0))
-        })
+    let linked = report
+        .info
+        .link
+        .as_ref()
+        .is_some_and(|link| link.up || link.down_since_seconds.is_some_and(|down| down >= 0));
+    linked && holds_data(report)
 }
 
 /// The copy with the highest offset in its replication history, then the lowest name. Offsets of different histories do

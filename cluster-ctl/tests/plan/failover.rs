@@ -156,6 +156,17 @@ fn given_a_whole_data_set_whose_place_in_the_stream_is_gone_then_it_is_promoted_
 }
 
 #[test]
+fn given_a_copy_of_what_was_written_before_the_first_replica_came_then_it_counts_by_its_keys() {
+    let world = world(3, 1).formed().with(|world| {
+        world.kill("c-00");
+        (world.node("c-01").offset, world.node("c-01").keys) = (0, 1);
+    });
+    let plan = world.plan();
+    assert!(matches!(plan.action, Some(Action::Failover { on, .. }) if on.node.name == "c-01"));
+    assert!(!plan.message.contains("lost"), "{}", plan.message);
+}
+
+#[test]
 fn given_a_newcomer_before_its_first_sync_then_it_is_reset_and_never_promoted() {
     let world =
         only_older_data(1).with(|world| (world.node("c-01").offset, world.node("c-01").keys) = (1, 0));

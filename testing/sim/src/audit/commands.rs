@@ -239,7 +239,8 @@ impl World {
         if let Some(successor) = successor {
             words.push(format!("{kind:?} on {pod} although {} has succeeded {name}", successor.home.pod));
         }
-        if !node.stream.synced || node.stream.offset <= 1 {
+        // A copy of what was written before the first replica came is at offset 0.
+        if !node.stream.synced || (node.stream.offset <= 1 && node.stream.keys.is_empty()) {
             words.push(format!("{kind:?} on {pod}, which holds no copy of {name}"));
         }
         // One that never copied from the dead one holds older data than any that did.
