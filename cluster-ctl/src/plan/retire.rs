@@ -48,6 +48,14 @@ pub(super) fn finish_leaving(seen: &Picture<'_>, want: &Desired) -> Verdict {
                 }
                 continue;
             }
+            if let Some(primary) = unheard_owner(seen, report) {
+                let message = format!(
+                    "{} leaves when {primary}, whose data it holds, has answered: it may be needed",
+                    member.name
+                );
+                waits.push(Wait { reason: Reason::Retiring, message });
+                continue;
+            }
             if member.leaves_with_keys() && report.nodes.len() > 1 {
                 match end_with_keys(seen, want, member, report) {
                     Ok(action) => return Verdict::Act(Box::new(action.with_waits(waits))),
@@ -149,6 +157,13 @@ fn is_needed(seen: &Picture<'_>, want: &Desired, member: &Member, report: &NodeR
             && sync_state(report, shard.primary.1).is_synced()
             && shard.synced().count() < usize::from(want.shape.replicas)
     })
+}
+
+/// The owner of slots whose replica this is, if it was not heard in this tick.
+fn unheard_owner(seen: &Picture<'_>, replica: &NodeReport) -> Option<String> {
+    let primary = replica.myself()?.primary.filter(|id| !seen.slots_of(*id).is_empty())?;
+    let name = || seen.member_by_id(primary).map_or_else(|| primary.to_string(), |it| it.name.clone());
+    seen.answering(primary).is_none().then(name)
 }
 
 fn delete(member: &Member, why: &str) -> Verdict {

@@ -248,7 +248,7 @@ fn owner_it_copies(name: &str, seen: &Observed) -> Option<NodeId> {
     (owned && !heard && report.info.keys > 0).then_some(primary)
 }
 
-/// Only a member that is marked Leaving, one that is still joining and holds no key, or a replica of a dead primary that
+/// Only a member that is marked Leaving and follows no owner of slots that is silent, one that is still joining and holds no key, or a replica of a dead primary that
 /// never had its data or that had none; it owns nothing in any view and nobody replicates it.
 fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violation> {
     let member = seen.members.get(&node.name);
@@ -262,13 +262,19 @@ fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violat
         let had_none = lines(seen).all(|line| Some(line.id) != primary || line.slots.is_empty());
         of_dead && (no_copy || had_none)
     });
+    // A replica of an owner that does not answer may be what its shard goes on from.
+    let needed =
+        member.and_then(|member| member.report()).and_then(|it| it.nodes.own()?.primary).is_some_and(|id| {
+            let owns = lines(seen).any(|line| line.id == id && !line.slots.is_empty());
+            owns && !seen.reports().any(|(_, report)| report.id == id)
+        });
     let joining = member.is_some_and(|member| {
         member.spec.lifecycle == Lifecycle::Joining && member.report().is_some_and(|it| it.info.keys == 0)
     });
     let used = lines(seen).any(|line| (line.id == id && !line.slots.is_empty()) || line.primary == Some(id));
     // One that answers under another ID was reset already.
     let reset = member.is_some_and(|member| member.recorded_id.is_some_and(|recorded| recorded != id));
-    if (leaving || copyless || joining || reset) && !used {
+    if ((leaving && !needed) || copyless || joining || reset) && !used {
         Ok(())
     } else {
         Err(Violation::ResetsUsed { node: node.name.clone() })

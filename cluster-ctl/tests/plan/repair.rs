@@ -450,3 +450,16 @@ fn given_a_slot_whose_owner_does_not_answer_then_a_leaving_primary_with_keys_is_
     let decision = world.plan();
     assert!(!matches!(decision.action, Some(Action::EndPod { .. } | Action::Reset { .. })), "{decision:?}");
 }
+
+#[test]
+fn given_a_leaving_replica_whose_primary_did_not_answer_in_this_tick_then_it_is_not_reset() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.want.shape.replicas = 0;
+        world.node("c-01").spec.lifecycle = Lifecycle::Leaving;
+        world.silence("c-00", None);
+    });
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.reason), (None, Reason::Retiring), "it may be the only copy soon");
+    world.node("c-00").voice = crate::world::Voice::Answers;
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-01"));
+}

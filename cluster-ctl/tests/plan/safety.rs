@@ -173,3 +173,15 @@ fn a_pod_with_keys_is_ended_only_when_it_leaves_and_every_slot_is_anothers() {
         "is followed"
     );
 }
+
+#[test]
+fn a_leaving_replica_is_not_reset_while_the_owner_that_it_follows_is_silent() {
+    let mut world = world(3, 1).formed().with(|world| {
+        world.node("c-01").spec.lifecycle = Lifecycle::Leaving;
+        world.silence("c-00", None);
+    });
+    let reset = Action::Reset { on: target(&world, 1) };
+    assert!(matches!(check(&reset, &world.observed()), Err(Violation::ResetsUsed { .. })));
+    world.node("c-00").voice = crate::world::Voice::Answers;
+    assert_eq!(check(&reset, &world.observed()), Ok(()));
+}
