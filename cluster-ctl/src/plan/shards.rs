@@ -112,24 +112,49 @@ pub(crate) fn recorded_indices(seen: &Picture<'_>) -> BTreeSet<u16> {
 }
 
 /// The shard indices that stay under the wanted size: all of them, or all but the smallest (fewest slots, then highest
-/// index).
+/// index), slots that are under way counted as arrived: a choice that turned with them would send them to and fro for ever.
 ///
 /// A member that owns nothing and is still joining, or leaves again, changes nothing of the choice: otherwise making one
 /// and taking it away would follow each other for ever.
 pub(crate) fn kept(seen: &Picture<'_>, want: &Desired) -> BTreeSet<u16> {
     let unowned = seen.unowned().len();
+    let under_way = slots_under_way(seen);
     let weight = |index: u16| {
         let owned: SlotSet = seen
             .staying_of(index)
             .filter_map(Member::id)
-            .flat_map(|id| seen.slots_of(id).ranges().iter().copied())
+            .flat_map(|id| current_slots(seen, id).ranges().to_vec())
             .collect();
         // What no view shows may be, or have been, of a shard that nobody answers for.
         let established = seen.staying_of(index).any(|member| member.spec.lifecycle == Lifecycle::Active);
-        if owned.is_empty() && established { unowned } else { owned.len() }
+        let weight = if owned.is_empty() && established { unowned } else { owned.len() };
+        i32::from(weight) + under_way.get(&index).copied().unwrap_or(0)
     };
-    let mut ranked: Vec<(Reverse<u16>, u16)> =
+    let mut ranked: Vec<(Reverse<i32>, u16)> =
         seen.recorded().iter().map(|index| (Reverse(weight(*index)), *index)).collect();
     ranked.sort_unstable();
     ranked.into_iter().take(usize::from(want.shape.shards)).map(|(_, index)| index).collect()
+}
+
+/// The slots of `id` by its own account; of one that does not answer, what any view gives it and nobody claims.
+fn current_slots(seen: &Observed, id: NodeId) -> SlotSet {
+    match seen.answering(id) {
+        Some((_, report)) => report.myself().map(|line| line.slots.clone()).unwrap_or_default(),
+        None => seen.slots_of(id).difference(seen.claimed()),
+    }
+}
+
+/// How many slots each shard gains or loses by the jobs under way.
+fn slots_under_way(seen: &Observed) -> BTreeMap<u16, i32> {
+    let mut gains: BTreeMap<u16, i32> = BTreeMap::new();
+    for (giver, report) in seen.reports() {
+        let given = report.migrations.iter().flatten().filter(|job| job.state.is_open());
+        for job in given.filter(|job| job.source == Some(report.id)) {
+            let Some(receiver) = job.target.and_then(|id| seen.member_by_id(id)) else { continue };
+            let moving = i32::from(job.slots.intersection(&current_slots(seen, report.id)).len());
+            *gains.entry(giver.shard_index()).or_default() -= moving;
+            *gains.entry(receiver.shard_index()).or_default() += moving;
+        }
+    }
+    gains
 }

@@ -274,3 +274,22 @@ fn given_a_shard_that_is_lost_then_no_slot_moves_before_it_is_repaired() {
     let world = with_empty_shard(3, 0).with(|world| world.kill("c-01"));
     assert!(!matches!(world.plan().action, Some(Action::MigrateSlots { .. })));
 }
+
+#[test]
+fn given_slots_under_way_to_a_shard_then_the_choice_of_the_one_that_goes_does_not_turn_with_them() {
+    // Both ways at once, as two edits in short order leave it: what has arrived decides.
+    let world = sized(world(3, 0).formed(), 2, 0).with(|world| {
+        let range = |start, end| SlotSet::from_ranges([SlotRange { start, end }]);
+        world.node("c-00").slots = range(0, 7999);
+        world.node("c-01").slots = range(8000, 12_099);
+        world.node("c-02").slots = range(12_100, 16_383);
+        let open = || MigrationState::Open("snapshotting".to_owned());
+        world.node("c-02").jobs = vec![job(3, 2, (12_100, 13_123), open())];
+    });
+    // Counted as they are, shard 1 would be the smaller one, and give back what it is about to get.
+    let decision = world.plan();
+    assert!(
+        !matches!(&decision.action, Some(Action::MigrateSlots { source, .. }) if source.node.name == "c-01"),
+        "{decision:?}"
+    );
+}
