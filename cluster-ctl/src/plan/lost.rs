@@ -14,6 +14,7 @@ use shared::valkey::types::{Epoch, NodeId};
 
 use super::failover::last_copy;
 use super::picture::Picture;
+use super::shards::Shard;
 use super::stability::orphaned_slots;
 use super::{Verdict, retire, shards, start, view};
 use crate::action::{Action, Decision, Target, Wait};
@@ -87,12 +88,19 @@ pub(super) fn give_unowned(seen: &Picture<'_>, want: &Desired) -> Verdict {
     let owners = seen.owners().keys().filter_map(|id| seen.member_by_id(*id));
     let owning: BTreeSet<u16> = owners.map(Member::shard_index).collect();
     let recorded = seen.recorded();
-    let mut places: Vec<u16> = seen.kept().difference(&owning).copied().collect();
+    // One that knows others and has no epoch of its own cannot be given one any more, and a claim at epoch 0 is worth nothing.
+    let may_own = |shard: &Shard<'_>| {
+        let report = shard.primary.1;
+        report.nodes.len() == 1 || report.myself().is_some_and(|line| line.epoch.0 > 0)
+    };
+    let is_place = |index: &u16| seen.shards().get(index).is_none_or(may_own);
+    let mut places: Vec<u16> = seen.kept().difference(&owning).copied().filter(is_place).collect();
     if places.is_empty() && recorded.len() < usize::from(want.shape.shards) {
         places.extend((0..want.shape.shards).find(|index| !recorded.contains(index)));
     }
     if places.is_empty() {
-        let smallest = seen.shards().values().min_by_key(|shard| (shard.slots.len(), shard.index));
+        let able = seen.shards().values().filter(|shard| may_own(shard));
+        let smallest = able.min_by_key(|shard| (shard.slots.len(), shard.index));
         let Some(smallest) = smallest else { return Verdict::Pass };
         return assign(seen, smallest.primary.0, unowned.clone(), "gets slots that nobody owned any more");
     }

@@ -83,7 +83,11 @@ fn given_an_empty_primary_of_the_shard_that_has_joined_then_it_gets_the_slots_th
     world.node(&name).spec.lifecycle = Lifecycle::Active;
     world.all_know_all();
     world.everyone_forgets("c-01");
+    world.node(&name).epoch = 3;
     assert!(matches!(world.action(), Action::AssignSlots { slots } if slots[0].0.node.name == name));
+    // The engine gives one that knows others no epoch any more.
+    world.node(&name).epoch = 0;
+    assert!(matches!(world.action(), Action::AssignSlots { slots } if slots[0].0.node.name == "c-00"));
 }
 
 #[test]
