@@ -34,7 +34,7 @@ impl World {
                 other.spec.cluster_name == *cluster && other.spec.shard_index == node.spec.shard_index
             })
             .filter(|other| other.metadata.deletion_timestamp.is_none() && !self.has_ended(other))
-            .filter(|other| other.spec.lifecycle != Lifecycle::Leaving)
+            .filter(|other| other.spec.lifecycle != Lifecycle::Leaving && !self.was_reset(other))
             .count();
         // A successor comes before what it replaces goes.
         let rolls = i64::from(self.rolls(cluster) || self.is_troubled(cluster));
@@ -96,6 +96,13 @@ impl World {
         let Some(record) = node.status.as_ref().and_then(|status| status.pod.as_ref()) else { return false };
         record.terminated_at.is_some()
             || self.valkey.in_pod(&record.uid).is_none() && self.pod_ran(&node.name_any())
+    }
+
+    /// Its process is under another ID than the recorded one: nobody's member any more.
+    fn was_reset(&self, node: &ValkeyNode) -> bool {
+        let Some(status) = node.status.as_ref() else { return false };
+        let process = status.pod.as_ref().and_then(|record| self.valkey.in_pod(&record.uid));
+        process.is_some_and(|process| status.node_id.as_ref().is_some_and(|id| *id != process.id.to_string()))
     }
 
     /// The Pod of this name has or had a process; gone counts.
