@@ -175,9 +175,7 @@ async fn what_a_cluster_owned_goes_after_it() -> Result<()> {
     let shapes = pair.look().await?;
     ensure!(shapes.len() == 5, "{shapes:#?}");
     pair.delete::<ValkeyCluster>("c").await?;
-    let shapes = pair.look().await?;
-    let left: Vec<&String> = shapes.keys().collect();
-    ensure!(left == ["ConfigMap/theirs", "Secret/c-operator-auth"], "{left:?}");
+    pair.look_until(|shapes| shapes.keys().eq(["ConfigMap/theirs", "Secret/c-operator-auth"])).await?;
     let map = pair.get::<ConfigMap>("theirs").await?;
     let uid = map.map(|map| map.uid().unwrap_or_default());
     let key = |side: Side| node_ctl::ports::Key::new(pair.namespace(side), "theirs");

@@ -226,15 +226,21 @@ impl Pair {
 
     /// Waits until both show the same objects, and returns them.
     pub(crate) async fn look(&mut self) -> Result<Shapes> {
-        self.look_at(true).await
+        self.look_at(true, |_| true).await
+    }
+
+    /// As [`Pair::look`], and until the objects are as `wanted`: garbage goes some time after its owner on both sides,
+    /// so both may show the same before and after.
+    pub(crate) async fn look_until(&mut self, wanted: impl Fn(&Shapes) -> bool) -> Result<Shapes> {
+        self.look_at(true, wanted).await
     }
 
     /// As [`Pair::look`], whatever has become of versions: a server writes down who manages a field from now on.
     pub(crate) async fn look_but_for_versions(&mut self) -> Result<Shapes> {
-        self.look_at(false).await
+        self.look_at(false, |_| true).await
     }
 
-    async fn look_at(&mut self, versions: bool) -> Result<Shapes> {
+    async fn look_at(&mut self, versions: bool, wanted: impl Fn(&Shapes) -> bool) -> Result<Shapes> {
         let shapes = eventually("both to show the same", LIMIT, || async {
             let server = self.of_server().await?;
             self.pass(LOOK);
@@ -243,10 +249,13 @@ impl Pair {
             if !versions {
                 server.values_mut().chain(model.values_mut()).for_each(|shape| shape.changed = false);
             }
-            Ok(if differences(&server, &model).is_empty() {
+            let differences = differences(&server, &model);
+            Ok(if !differences.is_empty() {
+                Probe::NotYet(differences.join("\n"))
+            } else if wanted(&server) {
                 Probe::Yes(server)
             } else {
-                Probe::NotYet(differences(&server, &model).join("\n"))
+                Probe::NotYet(format!("both the same, and not what is wanted: {server:#?}"))
             })
         })
         .await?;
