@@ -61,10 +61,11 @@ impl Layer {
         }
     }
 
-    /// Arguments of the test programs. End-to-end tests break nodes, which no other test may notice.
+    /// Arguments of the test programs. End-to-end tests take turns by themselves (`test_e2e::turn`): one that is
+    /// alone and three that are not.
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::E2e => &["--test-threads=1"],
+            Self::E2e => &["--test-threads=4"],
             // How many stories were told, and from which seed on.
             Self::Sim => &["--show-output"],
             Self::Unit | Self::Valkey | Self::Api => &[],

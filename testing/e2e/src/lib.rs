@@ -13,6 +13,7 @@ pub mod processes;
 pub mod random;
 pub mod scene;
 pub mod tls;
+pub mod turn;
 pub mod valkey;
 
 pub use deployed::{Blueprint, Deployed};

@@ -15,6 +15,7 @@ use crate::audit::{self, AuditLog};
 use crate::deployed::Blueprint;
 use crate::objects::{Kind, Objects, at, condition_is, text};
 use crate::operator::{self, Operator};
+use crate::turn::Turn;
 
 /// Label on the menu objects of a scene.
 const LABEL: &str = "end-to-end-scene";
@@ -38,15 +39,31 @@ pub struct Scene {
     audit: Option<AuditLog>,
     start: Instant,
     _namespace: TestNamespace,
+    // Last, so that the next test begins when this one is put away.
+    _turn: Turn,
 }
 
 impl Scene {
     /// A scene whose namespace starts with `prefix`, with one image and one config of the scene's name in the menu.
+    /// Other tests play beside it: it must leave the operator and the machines alone, and may not count on its speed.
     ///
     /// # Errors
     ///
     /// There is no cluster, the operator does not run, or something is refused.
     pub async fn new(prefix: &str) -> Result<Self> {
+        Self::in_turn(prefix, Turn::beside_others().await?).await
+    }
+
+    /// As [`Scene::new`], with no other test beside it: for one that stops the operator, breaks a machine or measures.
+    ///
+    /// # Errors
+    ///
+    /// There is no cluster, the operator does not run, or something is refused.
+    pub async fn alone(prefix: &str) -> Result<Self> {
+        Self::in_turn(prefix, Turn::alone().await?).await
+    }
+
+    async fn in_turn(prefix: &str, turn: Turn) -> Result<Self> {
         let start = Instant::now();
         let cluster = Cluster::connect().await?;
         let operator = Operator::ready(&cluster).await?;
@@ -55,7 +72,7 @@ impl Scene {
         let namespace = TestNamespace::create_labelled(&cluster, &format!("e2e-{prefix}"), &labels).await?;
         let name = namespace.name.clone();
         let objects = Objects::new(cluster.client.clone(), &name);
-        let scene = Self { cluster, operator, objects, name, audit, start, _namespace: namespace };
+        let scene = Self { cluster, operator, objects, name, audit, start, _namespace: namespace, _turn: turn };
         scene.menu(Kind::IMAGE, &scene.name, image_spec()?).await?;
         scene.menu(Kind::CONFIG, &scene.name, config_spec(&scene.name)).await?;
         Ok(scene)

@@ -20,7 +20,7 @@ const WATCHED: Duration = Duration::from_secs(15);
 #[tokio::test]
 async fn users_reach_running_nodes_with_one_and_three_replicas_of_reconcile_loops_and_with_none_all_else_goes_on()
  {
-    let scene = Scene::new("overlay").await.unwrap();
+    let scene = Scene::alone("overlay").await.unwrap();
     scene.operator.apply_overlay("debug").await.unwrap();
     let checked = check(&scene).await;
     // Whatever happened, the tests after this one need the operator as it was.

@@ -121,7 +121,7 @@ async fn a_cluster_that_is_still_starting_can_be_deleted() {
 
 #[tokio::test]
 async fn a_cluster_deleted_while_the_operator_is_away_waits_and_goes_when_it_is_back() {
-    let scene = Scene::new("away").await.unwrap();
+    let scene = Scene::alone("away").await.unwrap();
     let cluster = scene.blueprint("a", 1, 1).create().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();
     scene.operator.scale(0).await.unwrap();

@@ -16,7 +16,7 @@ const MOST_MEMORY: u64 = 40 * 1024 * 1024;
 
 #[tokio::test]
 async fn a_settled_cluster_costs_no_writes_next_to_no_reads_and_less_than_forty_mebibytes() {
-    let scene = Scene::new("rest").await.unwrap();
+    let scene = Scene::alone("rest").await.unwrap();
     let cluster = scene.blueprint("rest", 3, 1).create().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();
     let applied = |object: &serde_json::Value| condition_is(object, "ACLApplied", "True");
@@ -65,7 +65,7 @@ async fn assert_small(scene: &Scene) {
 #[tokio::test]
 async fn no_request_of_a_whole_life_is_refused_for_want_of_a_permission() {
     let mut log = AuditLog::from_here(&audit::required().unwrap()).unwrap();
-    let scene = Scene::new("permissions").await.unwrap();
+    let scene = Scene::alone("permissions").await.unwrap();
     let cluster = scene.blueprint("life", 2, 1).create().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();
     cluster.edit(&serde_json::json!({ "podAnnotations": { "team": "a" } })).await.unwrap();

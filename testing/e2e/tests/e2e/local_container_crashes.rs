@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn a_cluster_is_formed_although_each_container_of_the_operator_dies_once() {
-    let scene = Scene::new("containers").await.unwrap();
+    let scene = Scene::alone("containers").await.unwrap();
     // A fresh Pod, so that no container waits for its next start from crashes before.
     scene.operator.kill().await.unwrap();
     scene.operator.await_ready().await.unwrap();

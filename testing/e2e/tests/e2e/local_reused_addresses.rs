@@ -143,7 +143,7 @@ fn on_one_machine() -> Value {
 
 #[tokio::test]
 async fn clusters_that_are_given_each_others_addresses_never_know_of_each_other_and_keep_their_keys() {
-    let scene = Scene::new("reuse").await.unwrap();
+    let scene = Scene::alone("reuse").await.unwrap();
     let mut clusters = Vec::new();
     for name in ["one", "two"] {
         clusters.push(scene.blueprint(name, 3, 1).with(&on_one_machine()).create().await.unwrap());
@@ -183,7 +183,7 @@ async fn clusters_that_are_given_each_others_addresses_never_know_of_each_other_
 /// Pod takes to start: longer than the engine waits with its greeting.
 #[tokio::test]
 async fn a_fresh_pod_that_is_greeted_by_a_cluster_that_lost_a_shard_is_replaced_before_its_own_knows_it() {
-    let scene = Scene::new("reuse-lost").await.unwrap();
+    let scene = Scene::alone("reuse-lost").await.unwrap();
     let one = scene.blueprint("one", 3, 0).with(&on_one_machine()).create().await.unwrap();
     let two = scene.blueprint("two", 3, 1).with(&on_one_machine()).create().await.unwrap();
     for cluster in [&one, &two] {

@@ -24,7 +24,7 @@ fn nothing_missed(row: &Row) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scaling_loses_no_write_fails_no_command_and_keeps_the_order() {
-    let scene = Scene::new("planned").await.unwrap();
+    let scene = Scene::alone("planned").await.unwrap();
     let mut stage = Stage::open(&scene, "planned", 3, 1, &light()).await.unwrap();
     nothing_missed(&reshard(&mut stage, 4).await.unwrap());
     nothing_missed(&reshard(&mut stage, 3).await.unwrap());
@@ -34,7 +34,7 @@ async fn scaling_loses_no_write_fails_no_command_and_keeps_the_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shard_whose_primary_dies_takes_writes_again_and_the_cluster_becomes_whole() {
-    let scene = Scene::new("death").await.unwrap();
+    let scene = Scene::alone("death").await.unwrap();
     let mut stage = Stage::open(&scene, "death", 3, 1, &light()).await.unwrap();
     let mut random = fastrand::Rng::with_seed(7);
     let row = faults::kill(&mut stage, "a primary killed", 1, &mut random).await.unwrap();

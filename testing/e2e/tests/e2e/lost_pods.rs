@@ -68,7 +68,7 @@ async fn a_pod_that_is_deleted_by_force_while_the_cluster_is_formed_is_replaced(
 
 #[tokio::test]
 async fn members_that_are_told_to_stop_together_with_the_operator_are_proved_dead_and_replaced() {
-    let scene = Scene::new("emptied").await.unwrap();
+    let scene = Scene::alone("emptied").await.unwrap();
     scene.client().await.unwrap();
     let cluster = scene.blueprint("emptied", 2, 1).create().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();

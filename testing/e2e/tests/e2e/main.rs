@@ -1,4 +1,5 @@
-//! The operator on a real Kubernetes, one file a promise. Tests run one at a time: they stop and kill the one operator.
+//! The operator on a real Kubernetes, one file a promise. A few tests run side by side; those that stop or kill the one
+//! operator, or measure it, run alone (`Scene::alone`).
 //!
 //! Modules named `local_…` need what only the local Kubernetes has.
 

@@ -22,7 +22,7 @@ async fn settled_and_tidy(clusters: &[Deployed<'_>]) {
 
 #[tokio::test]
 async fn clusters_are_formed_although_the_operator_dies_again_and_again() {
-    let scene = Scene::new("deaths").await.unwrap();
+    let scene = Scene::alone("deaths").await.unwrap();
     let mut random = Random::announced("killing the operator").unwrap();
     let start = Instant::now();
     let mut clusters = Vec::new();
@@ -43,7 +43,7 @@ async fn clusters_are_formed_although_the_operator_dies_again_and_again() {
 
 #[tokio::test]
 async fn two_operators_at_once_form_and_delete_clusters_as_one_does() {
-    let scene = Scene::new("two").await.unwrap();
+    let scene = Scene::alone("two").await.unwrap();
     let mut random = Random::announced("starting a second operator").unwrap();
     let mut clusters = vec![scene.blueprint("one", 3, 1).create().await.unwrap()];
     tokio::time::sleep(random.within(Duration::from_secs(2))).await;

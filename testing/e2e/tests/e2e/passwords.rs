@@ -116,7 +116,7 @@ async fn rotates(scene: &Scene, cluster: &Deployed<'_>) {
 
 #[tokio::test]
 async fn passwords_are_rotated_under_load_without_a_restart_or_a_failed_command() {
-    let scene = Scene::new("passwords").await.unwrap();
+    let scene = Scene::alone("passwords").await.unwrap();
     let cluster = scene.blueprint("auth", 3, 1).create().await.unwrap();
     scene.client().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();
@@ -126,7 +126,7 @@ async fn passwords_are_rotated_under_load_without_a_restart_or_a_failed_command(
 
 #[tokio::test]
 async fn passwords_are_rotated_over_tls_too() {
-    let scene = Scene::new("tls-passwords").await.unwrap();
+    let scene = Scene::alone("tls-passwords").await.unwrap();
     let authority = Authority::new("ours").unwrap();
     let issued = authority.sign(&tls::request("auth", &scene.name)).unwrap();
     TlsSecret::new(&scene, "certificate").hold(&issued, &authority.pem()).await.unwrap();
@@ -141,7 +141,7 @@ async fn passwords_are_rotated_over_tls_too() {
 
 #[tokio::test]
 async fn a_rotation_whose_operator_dies_again_and_again_is_finished_all_the_same() {
-    let scene = Scene::new("dying").await.unwrap();
+    let scene = Scene::alone("dying").await.unwrap();
     let cluster = scene.blueprint("auth", 3, 1).create().await.unwrap();
     scene.client().await.unwrap();
     cluster.settled(Duration::from_mins(1)).await.unwrap();

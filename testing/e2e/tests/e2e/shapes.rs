@@ -17,7 +17,7 @@ const SHAPES: [(&str, usize, usize); 7] = [
 
 #[tokio::test]
 async fn clusters_of_every_shape_settle_side_by_side_and_know_no_member_of_each_other() {
-    let scene = Scene::new("shapes").await.unwrap();
+    let scene = Scene::alone("shapes").await.unwrap();
     let start = Instant::now();
     let mut clusters = Vec::new();
     for (name, shards, replicas) in SHAPES {

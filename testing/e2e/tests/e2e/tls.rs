@@ -61,7 +61,7 @@ async fn write_keys(cluster: &Deployed<'_>) {
     let script = format!(
         "for i in $(seq {KEYS}); do echo \"SET key:$i v$i\"; done | valkey-cli -c -h {host} {options}"
     );
-    eventually("the keys to be written", Duration::from_secs(10), || async {
+    eventually("the keys to be written", Duration::from_secs(30), || async {
         let said = cluster.scene.run(&script).await?;
         Ok(Probe::of(said.lines().filter(|line| *line == "OK").count() == KEYS, said))
     })
