@@ -72,7 +72,8 @@ impl Scene {
         let namespace = TestNamespace::create_labelled(&cluster, &format!("e2e-{prefix}"), &labels).await?;
         let name = namespace.name.clone();
         let objects = Objects::new(cluster.client.clone(), &name);
-        let scene = Self { cluster, operator, objects, name, audit, start, _namespace: namespace, _turn: turn };
+        let scene =
+            Self { cluster, operator, objects, name, audit, start, _namespace: namespace, _turn: turn };
         scene.menu(Kind::IMAGE, &scene.name, image_spec()?).await?;
         scene.menu(Kind::CONFIG, &scene.name, config_spec(&scene.name)).await?;
         Ok(scene)

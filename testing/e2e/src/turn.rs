@@ -60,7 +60,10 @@ mod tests {
         let mut alone = Box::pin(Turn::alone());
         assert!(timeout(Duration::ZERO, &mut alone).await.is_err(), "alone beside two others");
         let mut third = Box::pin(Turn::beside_others());
-        assert!(timeout(Duration::ZERO, &mut third).await.is_err(), "overtook the one that waits to be alone");
+        assert!(
+            timeout(Duration::ZERO, &mut third).await.is_err(),
+            "overtook the one that waits to be alone"
+        );
         drop((first, second));
         let alone = alone.await.unwrap();
         assert!(timeout(Duration::ZERO, &mut third).await.is_err(), "beside the one that is alone");

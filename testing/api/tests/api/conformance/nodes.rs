@@ -164,7 +164,10 @@ async fn a_clusters_node_goes_after_it_once_released() -> Result<()> {
     let mut pair = Pair::new().await?;
     made(&mut pair).await?;
     pair.delete::<ValkeyCluster>("c").await?;
-    pair.look_until(|shapes| shapes.len() == 1 && shapes.get("ValkeyNode/c-1").is_some_and(|node| node.going)).await?;
+    pair.look_until(|shapes| {
+        shapes.len() == 1 && shapes.get("ValkeyNode/c-1").is_some_and(|node| node.going)
+    })
+    .await?;
     let going = pair.get::<ValkeyNode>("c-1").await?;
     node_ctl!(pair, "ok", |kube, side| kube.set_finalizers(going.of(side), Vec::new()))?;
     let shapes = pair.look().await?;
