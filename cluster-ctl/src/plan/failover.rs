@@ -30,7 +30,11 @@ pub(super) fn promote_replica(seen: &Picture<'_>, want: &Desired) -> Verdict {
         let unknown = || lost::unknown_of_shard(seen, id, dead).filter(|_| !whole);
         let refused = promotion_refused(seen, id).or_else(|| {
             unknown().map(|member| {
-                format!("{} of its shard, which may hold newer data, does not answer", member.name)
+                format!(
+                    "{} of its shard, which may hold newer data, does not answer; it comes back, or its death is confirmed with the annotation {}",
+                    member.name,
+                    shared::names::ANNOTATION_CONFIRMED_DEAD
+                )
             })
         });
         if let Some(why) = refused {

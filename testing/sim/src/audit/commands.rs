@@ -244,7 +244,10 @@ impl World {
             words.push(format!("{kind:?} on {pod}, which holds no copy of {name}"));
         }
         // One that never copied from the dead one holds older data than any that did.
-        let copied = |it: &Node| it.link.up || it.link.down_since.is_some();
+        let copied = |it: &Node| {
+            let something = it.stream.offset > 1 || !it.stream.keys.is_empty();
+            something && (it.link.up || it.link.down_since.is_some())
+        };
         let real = self
             .siblings(node)
             .find(|it| it.primary == Some(dead) && self.is_reachable(it) && it.stream.synced && copied(it));

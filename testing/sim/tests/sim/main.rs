@@ -10,3 +10,4 @@ mod crashes;
 mod mutants;
 mod proofs;
 mod seeds;
+mod strangers;
