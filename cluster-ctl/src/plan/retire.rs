@@ -35,25 +35,8 @@ pub(super) fn finish_leaving(seen: &Picture<'_>, want: &Desired) -> Verdict {
                 waits.push(Wait { reason: Reason::Retiring, message });
                 continue;
             };
-            if !seen.slots_of(id).is_empty() || seen.followers(id).next().is_some() {
-                // Promoted after it was marked: rolling treats it as an outdated primary.
-                continue;
-            }
-            if is_needed(seen, want, member, report) {
-                // One of a shard that is to go is kept until that is drained, which must not wait for it.
-                if seen.kept().contains(&member.shard_index()) {
-                    let message =
-                        format!("{} leaves when its shard has its replicas without it", member.name);
-                    waits.push(Wait { reason: Reason::Retiring, message });
-                }
-                continue;
-            }
-            if let Some(primary) = unheard_owner(seen, report) {
-                let message = format!(
-                    "{} leaves when {primary}, whose data it holds, has answered: it may be needed",
-                    member.name
-                );
-                waits.push(Wait { reason: Reason::Retiring, message });
+            if let Err(wait) = may_go(seen, want, member, report) {
+                waits.extend(wait);
                 continue;
             }
             if member.leaves_with_keys() && report.nodes.len() > 1 {
@@ -80,6 +63,37 @@ pub(super) fn finish_leaving(seen: &Picture<'_>, want: &Desired) -> Verdict {
         return let_go(seen, member, id);
     }
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
+}
+
+/// Whether a member that leaves may be reset; else why not, where that is this rule's to say.
+fn may_go(
+    seen: &Picture<'_>,
+    want: &Desired,
+    member: &Member,
+    report: &NodeReport,
+) -> Result<(), Option<Wait>> {
+    let name = &member.name;
+    let wait = |message| Err(Some(Wait { reason: Reason::Retiring, message }));
+    if !seen.slots_of(report.id).is_empty() || seen.followers(report.id).next().is_some() {
+        // Promoted after it was marked: rolling treats it as an outdated primary.
+        return Err(None);
+    }
+    if seen.replicas_of(report.id).next().is_some() {
+        return wait(format!("{name} leaves when no view shows a replica of it any more"));
+    }
+    if is_needed(seen, want, member, report) {
+        // One of a shard that is to go is kept until that is drained, which must not wait for it.
+        if !seen.kept().contains(&member.shard_index()) {
+            return Err(None);
+        }
+        return wait(format!("{name} leaves when its shard has its replicas without it"));
+    }
+    if let Some(primary) = unheard_owner(seen, report) {
+        return wait(format!(
+            "{name} leaves when {primary}, whose data it holds, has answered: it may be needed"
+        ));
+    }
+    Ok(())
 }
 
 /// The last steps of one that is reset or dead: forgotten by all, then deleted, when nobody can bring it back.

@@ -463,3 +463,21 @@ fn given_a_leaving_replica_whose_primary_did_not_answer_in_this_tick_then_it_is_
     world.node("c-00").voice = crate::world::Voice::Answers;
     assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-01"));
 }
+
+#[test]
+fn given_a_late_view_that_shows_a_replica_of_a_leaving_member_then_it_leaves_when_that_is_over() {
+    let world = world(3, 2).formed().with(|world| {
+        world.want.shape.replicas = 1;
+        world.node("c-01").spec.lifecycle = Lifecycle::Leaving;
+    });
+    let mut members: Vec<_> = world.members().collect();
+    let late = members.iter_mut().find(|member| member.name == "c-03").unwrap();
+    let cluster_ctl::model::Answer::Said(report) = &mut late.answer else { panic!("silent") };
+    let mut lines: Vec<_> = report.nodes.iter().cloned().collect();
+    lines.iter_mut().find(|line| line.id == id(3)).unwrap().primary = Some(id(2));
+    report.nodes = lines.into();
+    let seen = world.seen(members.into_iter());
+    let decision = cluster_ctl::plan::plan(&seen, &world.want);
+    assert_eq!((decision.action, decision.reason), (None, Reason::Retiring), "the gate would refuse");
+    assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-01"));
+}
