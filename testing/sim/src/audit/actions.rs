@@ -94,7 +94,10 @@ impl World {
     /// The Pod of the node has ended, or is told to go, or is gone.
     fn has_ended(&self, node: &ValkeyNode) -> bool {
         let Some(record) = node.status.as_ref().and_then(|status| status.pod.as_ref()) else { return false };
-        record.terminated_at.is_some()
+        let pod = self.api.get::<Pod>(&node.name_any());
+        let told_to_go = pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
+        told_to_go
+            || record.terminated_at.is_some()
             || self.valkey.in_pod(&record.uid).is_none() && self.pod_ran(&node.name_any())
     }
 
