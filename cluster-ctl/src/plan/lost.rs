@@ -128,19 +128,19 @@ fn give(seen: &Picture<'_>, want: &Desired, index: u16, share: &SlotSet) -> Verd
     assign(seen, heir, share.clone(), "gets slots that nobody owned any more")
 }
 
-/// A replica of a dead primary that owned nothing: nothing is lost with it, and as long as it is followed it cannot be
-/// forgotten.
+/// A replica of a primary that owned nothing and is dead, or was reset while the replica was away: nothing is lost with it,
+/// and as long as it is followed it cannot be forgotten.
 pub(super) fn release_followers(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     // A slot that nobody shows may have been the dead one's.
     if !seen.unowned().is_empty() && seen.unknown().is_some() {
         return Verdict::Pass;
     }
-    for member in seen.dead() {
+    for member in seen.gone() {
         let Some(id) = member.id().filter(|id| seen.slots_of(*id).is_empty()) else { continue };
         let follower = seen.followers(id).find_map(|(follower, _)| view::target(follower));
         if let Some(on) = follower {
             let message = format!(
-                "{} follows {}, which is dead and owned nothing: resetting it",
+                "{} follows {}, which is gone and owned nothing: resetting it",
                 on.node.name, member.name
             );
             return Verdict::act(Decision::act(Action::Reset { on }, Reason::Retiring, message));

@@ -256,7 +256,8 @@ fn check_reset(node: &NodeRef, id: NodeId, seen: &Observed) -> Result<(), Violat
     let copyless = member.and_then(|member| member.report()).is_some_and(|report| {
         let primary = report.nodes.own().and_then(|line| line.primary);
         let of_dead = primary.is_some_and(|primary| {
-            seen.members.values().any(|other| other.id() == Some(primary) && other.verified_dead())
+            let is_gone = |other: &Member| other.verified_dead() || other.was_reset();
+            seen.members.values().any(|other| other.id() == Some(primary) && is_gone(other))
         });
         let no_copy = !may_hold_data(report);
         let had_none = lines(seen).all(|line| Some(line.id) != primary || line.slots.is_empty());

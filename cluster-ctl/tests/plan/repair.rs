@@ -481,3 +481,29 @@ fn given_a_late_view_that_shows_a_replica_of_a_leaving_member_then_it_leaves_whe
     assert_eq!((decision.action, decision.reason), (None, Reason::Retiring), "the gate would refuse");
     assert!(matches!(world.action(), Action::Reset { on } if on.node.name == "c-01"));
 }
+
+#[test]
+fn given_a_replica_that_was_away_when_its_drained_primary_was_reset_then_it_is_reset_too() {
+    let world = world(2, 1).formed().with(|world| {
+        world.want.shape.shards = 1;
+        world.node("c-00").slots = shared::slots::SlotSet::all();
+        world.node("c-02").slots = shared::slots::SlotSet::new();
+        let reset = world.node("c-02");
+        (reset.spec.lifecycle, reset.id) = (Lifecycle::Leaving, id(88));
+        reset.knows.clear();
+        world.everyone_forgets("c-02");
+    });
+    // It still follows the ID that nobody answers under any more.
+    let mut members: Vec<_> = world.members().collect();
+    let away = members.iter_mut().find(|member| member.name == "c-03").unwrap();
+    let cluster_ctl::model::Answer::Said(report) = &mut away.answer else { panic!("silent") };
+    let mut lines: Vec<_> = report.nodes.iter().cloned().collect();
+    lines.iter_mut().find(|line| line.id == id(4)).unwrap().primary = Some(id(3));
+    lines.push(crate::world::line(id(3), shared::valkey::types::NodeFlags::default()));
+    report.nodes = lines.into();
+    let seen = world.seen(members.into_iter());
+    let decision = cluster_ctl::plan::plan(&seen, &world.want);
+    let Some(action) = decision.action else { panic!("{decision:?}") };
+    assert!(matches!(&action, Action::Reset { on } if on.node.name == "c-03"), "{action:?}");
+    assert_eq!(cluster_ctl::plan::safety::check(&action, &seen), Ok(()));
+}
