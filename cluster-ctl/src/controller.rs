@@ -28,6 +28,9 @@ use crate::valkey_api::ValkeyApi;
 const NAME: &str = "cluster";
 /// First and longest pause after a failed tick.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+/// Ticks at a time. A tick mostly waits for answers, each for a bounded time; more at once would only queue up at the
+/// API server, and a thousand clusters that all begin together would find it busy with nothing else.
+const TICKS: u16 = 128;
 /// Clusters whose failures are counted.
 const MAX_FAILING: usize = 4096;
 /// How often the loop shows that it turns while nothing else does.
@@ -107,20 +110,26 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
         }
     };
     let context = Arc::clone(&shared);
-    let work = applier(reconciler, on_error, shared, caches.clusters.clone(), queue, Config::default())
-        .for_each(|outcome| {
-            match outcome {
-                // Woken for a cluster that is not there any more.
-                Err(ControllerError::ObjectNotFound(cluster)) => {
-                    let key =
-                        ClusterKey { namespace: cluster.namespace.unwrap_or_default(), name: cluster.name };
-                    context.context.gone(&key);
-                }
-                Err(error) => debug!(error = %telemetry::chain(&error), "controller"),
-                Ok(_) => {}
+    let work = applier(
+        reconciler,
+        on_error,
+        shared,
+        caches.clusters.clone(),
+        queue,
+        Config::default().concurrency(TICKS),
+    )
+    .for_each(|outcome| {
+        match outcome {
+            // Woken for a cluster that is not there any more.
+            Err(ControllerError::ObjectNotFound(cluster)) => {
+                let key = ClusterKey { namespace: cluster.namespace.unwrap_or_default(), name: cluster.name };
+                context.context.gone(&key);
             }
-            futures::future::ready(())
-        });
+            Err(error) => debug!(error = %telemetry::chain(&error), "controller"),
+            Ok(_) => {}
+        }
+        futures::future::ready(())
+    });
     tokio::select! {
         biased;
         () = work => Ok(()),

@@ -320,7 +320,7 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
         }
         // The intent has moved the resourceVersion: this write carries none, and touches only our own entry.
         match self.kube.set_cluster_finalizer(&self.world.cluster, false).await {
-            Ok(()) | Err(KubeError::NotFound { .. }) => Ok(Outcome::Done),
+            Ok(_) | Err(KubeError::NotFound { .. }) => Ok(Outcome::Done),
             Err(KubeError::Conflict { .. }) => Ok(Outcome::Stale("the cluster has changed".to_owned())),
             Err(source) => Err(failed(source)),
         }

@@ -191,7 +191,11 @@ impl Kube for KubeApi {
             .map_err(failed("saving the status"))
     }
 
-    async fn set_cluster_finalizer(&self, cluster: &ValkeyCluster, present: bool) -> Result<(), KubeError> {
+    async fn set_cluster_finalizer(
+        &self,
+        cluster: &ValkeyCluster,
+        present: bool,
+    ) -> Result<ValkeyCluster, KubeError> {
         let finalizers: &[&str] = if present { &[names::CLUSTER_FINALIZER] } else { &[] };
         // Applied by our own manager: only our own entry of the set comes and goes.
         let body = json!({
@@ -201,7 +205,7 @@ impl Kube for KubeApi {
         });
         let api = self.api_of::<ValkeyCluster, _>(cluster);
         let done = api.patch(&cluster.name_any(), &manager(), &Patch::Apply(&body)).await;
-        done.map(drop).map_err(failed("setting the cluster's finalizer"))
+        done.map_err(failed("setting the cluster's finalizer"))
     }
 
     async fn release_secret(&self, secret: &Secret) -> Result<(), KubeError> {

@@ -47,6 +47,8 @@ struct Entry {
     keys_kept: BTreeMap<String, ((), Duration)>,
     /// Whom this process has had forgotten, and when, by uptime.
     forgotten: BTreeMap<NodeId, Duration>,
+    /// Ticks in a row that found the cluster changed since the cache saw it.
+    outdated: u32,
     /// What was told last.
     told: Option<(Reason, String)>,
     /// Warnings beside it that were told and still hold.
@@ -114,6 +116,21 @@ impl Memory {
         entry.superseded.extend(before.metadata.resource_version.clone());
         entry.recorded = number(&saved).filter(|now| Some(*now) != number(before)).or(entry.recorded);
         entry.saved = Some(Arc::new(saved));
+    }
+
+    /// A tick found the cluster changed since the cache saw it; returns how many did so in a row.
+    pub fn outdated(&self, key: &ClusterKey) -> u32 {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        entry.outdated = entry.outdated.saturating_add(1);
+        entry.outdated
+    }
+
+    /// A tick did not.
+    pub fn up_to_date(&self, key: &ClusterKey) {
+        if let Some(entry) = self.lock().get_mut(key) {
+            entry.outdated = 0;
+        }
     }
 
     /// Every reply to the action that was recorded last has come.

@@ -188,12 +188,12 @@ pub trait Kube: Send + Sync {
         cluster: &ValkeyCluster,
         status: &ValkeyClusterStatus,
     ) -> impl Future<Output = Result<ValkeyCluster, KubeError>> + Send;
-    /// Adds or removes the cleanup finalizer of the cluster, under its resourceVersion.
+    /// Adds or removes the cleanup finalizer of the cluster of this UID, and returns the cluster as it is then.
     fn set_cluster_finalizer(
         &self,
         cluster: &ValkeyCluster,
         present: bool,
-    ) -> impl Future<Output = Result<(), KubeError>> + Send;
+    ) -> impl Future<Output = Result<ValkeyCluster, KubeError>> + Send;
     /// Removes the in-use finalizer of the auth Secret, under its resourceVersion.
     fn release_secret(&self, secret: &Secret) -> impl Future<Output = Result<(), KubeError>> + Send;
     /// Replaces data and annotations of the auth Secret by those of `secret`, under its resourceVersion.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::backoff::Backoff;
 use shared::names;
 use shared::secret::{RandomError, Redacted};
 use shared::settings::Settings;
@@ -78,6 +79,14 @@ pub enum Next {
     Gone,
 }
 
+/// How a tick ended.
+enum End {
+    /// As it should: the next is due then.
+    Next(Next),
+    /// What was to be written has changed since the cache saw it: nothing is right to do until the watch shows that.
+    Outdated,
+}
+
 /// What a tick wants.
 struct Prepared {
     want: Desired,
@@ -110,14 +119,30 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     pub async fn tick(&self, key: &ClusterKey) -> Result<Next, TickError> {
         match self.act(key).await {
             Err(error) if error.namespace_is_ending() => Ok(Next::After(self.pace(Pace::Wait))),
-            result => result,
+            Ok(End::Outdated) => {
+                let pause = self.until_seen(self.memory.outdated(key));
+                let (reason, why) = (Reason::StaleView, "the cluster has changed");
+                debug!(cluster_name = %key.name, namespace = %key.namespace, %reason, why, ?pause, "looking again");
+                Ok(Next::After(pause))
+            }
+            Ok(End::Next(next)) => {
+                self.memory.up_to_date(key);
+                Ok(next)
+            }
+            Err(error) => Err(error),
         }
     }
 
-    async fn act(&self, key: &ClusterKey) -> Result<Next, TickError> {
+    /// How long to wait for the watch to show what has changed, after so many ticks in a row that it had not. It wakes
+    /// the cluster when it does. Where it lags because the API server is busy, asking again and again would keep it so.
+    fn until_seen(&self, ticks: u32) -> Duration {
+        Backoff::new(self.pace(Pace::Quick), self.settings.heartbeat).ceiling(ticks)
+    }
+
+    async fn act(&self, key: &ClusterKey) -> Result<End, TickError> {
         let Some(mut world) = self.kube.world(key).await? else {
             self.gone(key);
-            return Ok(Next::Gone);
+            return Ok(End::Next(Next::Gone));
         };
         self.memory.prefer_own_write(key, &mut world);
         let rest = self.commands_end_in(key, &world);
@@ -125,8 +150,14 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             return self.tick_deletion(key, &world, rest).await;
         }
         if !has_finalizer(&world.cluster.metadata.finalizers, names::CLUSTER_FINALIZER) {
-            self.kube.set_cluster_finalizer(&world.cluster, true).await.or_else(stale_is_fine)?;
-            return Ok(Next::After(self.pace(Pace::Quick)));
+            return match self.kube.set_cluster_finalizer(&world.cluster, true).await {
+                Ok(saved) => {
+                    self.memory.saved(key, &world.cluster, saved);
+                    Ok(End::Next(Next::After(self.pace(Pace::Now))))
+                }
+                Err(KubeError::Conflict { .. } | KubeError::NotFound { .. }) => Ok(End::Outdated),
+                Err(error) => Err(error.into()),
+            };
         }
         let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
         let passwords = self.passwords(key, &world, uid);
@@ -146,16 +177,16 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         let Prepared { want, publication, rotation } =
             self.prepare(key, &world, &mut seen, passwords.as_ref()).await?;
         if !nodes::record_ids(&self.kube, &world, &seen, self.fan_out()).await? {
-            return Ok(Next::After(self.pace(Pace::Quick)));
+            return Ok(End::Outdated);
         }
         let decision = gate(plan(&seen, &want), &seen);
         let warnings = self.memory.new_warnings(key, status::warnings(&want, now));
         tell_warnings(&self.kube, key, &world.cluster, warnings).await;
         self.metrics.show_certificate(key, want.certificate.as_ref());
         if let Some(next) = self.held_back(key, &world, &seen, &decision, rest).await {
-            return Ok(next);
+            return Ok(End::Next(next));
         }
-        let next = self.carry_out(key, &world, &seen, &want, access.as_ref(), &decision).await?;
+        let end = self.carry_out(key, &world, &seen, &want, access.as_ref(), &decision).await?;
         if decision.pace != Pace::Now {
             nodes::show(&self.kube, &world, &seen, self.fan_out()).await?;
             let revisions = pods::Revisions {
@@ -167,7 +198,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
                 self.rotate(key, &world, &seen, access, passwords, &rotation).await?;
             }
         }
-        Ok(next)
+        Ok(end)
     }
 
     /// Adds to what was seen what this process remembers: pacing only.
@@ -187,12 +218,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     }
 
     /// A cluster that is being deleted needs nothing but its nodes gone: nobody is asked, nothing is made.
-    async fn tick_deletion(
-        &self,
-        key: &ClusterKey,
-        world: &World,
-        rest: Duration,
-    ) -> Result<Next, TickError> {
+    async fn tick_deletion(&self, key: &ClusterKey, world: &World, rest: Duration) -> Result<End, TickError> {
         let objects =
             Objects { service: Ownership::Missing, auth: Ownership::Missing, acl: Ownership::Missing };
         let seen = observe(&self.kube, &self.valkey, world, objects, None, self.host.now()).await?;
@@ -200,7 +226,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             desired::desired(world, &desired::resolve(world), Vec::new(), self.settings.default_zone_spread);
         let decision = gate(plan(&seen, &want), &seen);
         if let Some(next) = self.held_back(key, world, &seen, &decision, rest).await {
-            return Ok(next);
+            return Ok(End::Next(next));
         }
         self.carry_out(key, world, &seen, &want, None, &decision).await
     }
@@ -321,7 +347,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         want: &Desired,
         access: Option<&Access>,
         decision: &Decision,
-    ) -> Result<Next, TickError> {
+    ) -> Result<End, TickError> {
         let mut status = status::derive(&world.cluster, seen, want, decision, &build::time(seen.now));
         if let Some(last) = &mut status.last_action {
             last.over |= self.memory.is_over(key, &world.cluster);
@@ -332,28 +358,25 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             if !status::same(world.cluster.status.as_ref(), &status) {
                 match self.kube.save_status(&world.cluster, &status).await {
                     Ok(saved) => self.memory.saved(key, &world.cluster, saved),
-                    Err(KubeError::Conflict { .. } | KubeError::NotFound { .. }) => {
-                        return Ok(Next::After(self.pace(Pace::Quick)));
-                    }
+                    Err(KubeError::Conflict { .. } | KubeError::NotFound { .. }) => return Ok(End::Outdated),
                     Err(error) => return Err(error.into()),
                 }
             }
-            return Ok(Next::After(self.pace(decision.pace)));
+            return Ok(End::Next(Next::After(self.pace(decision.pace))));
         };
         let (begun, window) = (self.host.uptime(), self.send_window());
         let in_time = || self.host.uptime().saturating_sub(begun) <= window;
         let execution =
             Execution { kube: &self.kube, valkey: &self.valkey, world, seen, access, in_time: &in_time };
-        let outcome = match execution.record(action, status, seen.now).await? {
-            Some(saved) => {
-                self.memory.saved(key, &world.cluster, saved);
-                if let Action::Forget { id, .. } = action {
-                    self.memory.forgot(key, *id, self.host.uptime());
-                }
-                execution.act(action).await?
-            }
-            None => Outcome::Stale("the cluster has changed".to_owned()),
+        let Some(saved) = execution.record(action, status, seen.now).await? else {
+            self.metrics.acted(action, &Outcome::Stale(String::new()));
+            return Ok(End::Outdated);
         };
+        self.memory.saved(key, &world.cluster, saved);
+        if let Action::Forget { id, .. } = action {
+            self.memory.forgot(key, *id, self.host.uptime());
+        }
+        let outcome = execution.act(action).await?;
         self.metrics.acted(action, &outcome);
         if let Action::Failover { from, .. } = action {
             self.memory.failed_over(key, *from, seen.now);
@@ -363,7 +386,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             tell_action(&self.kube, key, &world.cluster, action, decision).await;
         }
         match outcome {
-            Outcome::Done => return Ok(Next::After(self.pace(decision.pace))),
+            Outcome::Done => return Ok(End::Next(Next::After(self.pace(decision.pace)))),
             Outcome::Stale(why) => {
                 let reason = Reason::StaleView;
                 debug!(cluster_name = %key.name, namespace = %key.namespace, %reason, why, "looking again");
@@ -372,7 +395,7 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
                 warn!(cluster_name = %key.name, namespace = %key.namespace, why, "a reply was lost, looking again");
             }
         }
-        Ok(Next::After(self.pace(Pace::Quick)))
+        Ok(End::Next(Next::After(self.pace(Pace::Quick))))
     }
 
     /// The passwords in the auth Secret, or our own copy of them when it is gone.
@@ -465,13 +488,6 @@ fn gate(decision: Decision, seen: &Observed) -> Decision {
             let message = format!("{} refused by the safety gate: {violation}", action.kind());
             Decision::wait(Reason::SafetyRefused, message, Pace::Wait)
         }
-    }
-}
-
-fn stale_is_fine(error: KubeError) -> Result<(), KubeError> {
-    match error {
-        KubeError::Conflict { .. } | KubeError::NotFound { .. } => Ok(()),
-        error => Err(error),
     }
 }
 

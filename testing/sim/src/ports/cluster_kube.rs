@@ -173,7 +173,11 @@ impl Kube for SimKube {
         .await
     }
 
-    async fn set_cluster_finalizer(&self, cluster: &ValkeyCluster, present: bool) -> Result<(), KubeError> {
+    async fn set_cluster_finalizer(
+        &self,
+        cluster: &ValkeyCluster,
+        present: bool,
+    ) -> Result<ValkeyCluster, KubeError> {
         let (name, uid) = (cluster.name_any(), cluster.uid());
         let kind = (!present).then_some(Kind::Release);
         let detail = format!("{name} {present}");
@@ -187,7 +191,7 @@ impl Kube for SimKube {
                 rules::set_finalizer(list, deleting, names::CLUSTER_FINALIZER, present)
             });
             // Applied with a UID, it is not made where it is not there.
-            done.map(drop)
+            done.map(|cluster| cluster.as_ref().clone())
                 .map_err(|error| if error == ApiError::NotFound { ApiError::Conflict } else { error })
         })
         .await

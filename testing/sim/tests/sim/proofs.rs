@@ -62,3 +62,19 @@ fn a_silent_primary_whose_replica_lost_its_election_is_succeeded_by_force() {
     };
     assert!(taken("Failover", (0..24).map(|seed| story(seed, (3, 1), &events(seed)))) > 0);
 }
+
+#[test]
+fn a_cluster_that_the_watch_does_not_show_yet_is_asked_for_less_and_less_often() {
+    // The edit is not seen for twenty seconds, and until then every write of the status is refused.
+    let events = [
+        (0, Event::Stale(0, 0, 20_000)),
+        (100, Event::Resize("cart".to_owned(), 1, 2)),
+        (200, Event::Kill(Victim::Replica)),
+    ];
+    for seed in 0..4 {
+        let summary = Simulation::new(story(seed, (1, 1), &events), false).run();
+        let (before, after) = summary.unwrap_or_else(|failure| panic!("{failure}")).calls;
+        let calls = after - before;
+        assert!(calls < 300, "{calls} calls, those that heal the cluster among them (seed {seed})");
+    }
+}
