@@ -87,14 +87,7 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
     };
     let stop = app.shutdown.clone();
     let queue = wakes.take_until(async move { stop.wait().await });
-    let beats = Arc::clone(&shared);
-    let turning = async move {
-        let mut tick = tokio::time::interval(TURN);
-        loop {
-            tick.tick().await;
-            beats.heartbeat.beat();
-        }
-    };
+    let turning = beat(shared.heartbeat.clone());
     let reconciler = {
         let caches = Arc::clone(&caches);
         move |cluster: Arc<ValkeyCluster>, shared: Arc<Shared>| {
@@ -134,6 +127,15 @@ pub async fn run(app: App) -> Result<(), Box<dyn std::error::Error + Send + Sync
         biased;
         () = work => Ok(()),
         () = async { futures::join!(synced, turning); } => Ok(()),
+    }
+}
+
+/// Shows for ever that the loop turns.
+async fn beat(heartbeat: Heartbeat) {
+    let mut tick = tokio::time::interval(TURN);
+    loop {
+        tick.tick().await;
+        heartbeat.beat();
     }
 }
 
