@@ -120,8 +120,6 @@ impl World {
     }
 
     fn delete_pod(&mut self, id: NodeId) {
-        // A primary hands over before its process is told to stop, whatever its shard did in a roll.
-        self.new_turn();
         let name = self.valkey.name(id);
         drop(self.api.delete::<k8s_openapi::api::core::v1::Pod>(self.now, &name, None, Some(30)));
     }

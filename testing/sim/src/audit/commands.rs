@@ -70,10 +70,17 @@ impl World {
         let user = self
             .siblings(node)
             .filter(|other| other.primary.is_none() && other.epoch == epoch && self.is_reachable(other))
+            .filter(|other| !other.peers.is_empty() || !self.is_deleted(other))
             .find(|other| !just_drawn(other));
         user.map(|other| format!("{} gets epoch {epoch} of {}", node.home.pod, other.home.pod))
             .into_iter()
             .collect()
+    }
+
+    /// Its `ValkeyNode` is gone or told to go.
+    fn is_deleted(&self, node: &Node) -> bool {
+        let object = self.api.get::<ValkeyNode>(&node.home.pod);
+        object.is_none_or(|object| object.metadata.deletion_timestamp.is_some())
     }
 
     /// A slot that a living process owns, by its own account or by a view in which its owner lives.

@@ -11,6 +11,7 @@ mod views;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cluster_ctl::ports::Command;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use shared::api::{ValkeyCluster, ValkeyNode};
 use shared::valkey::types::NodeId;
@@ -307,6 +308,11 @@ impl World {
     /// At most one planned hand-over for each shard of a roll.
     fn judge_hand_over(&mut self, winner: NodeId, from: NodeId) {
         let Some(home) = self.valkey.known.get(&winner).cloned() else { return };
+        // That of an evicted primary comes besides what its shard does in a roll.
+        let pod = self.valkey.known.get(&from).and_then(|home| self.api.get::<Pod>(&home.pod));
+        if pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            return;
+        }
         let Some(node) = self.api.get::<ValkeyNode>(&home.pod) else { return };
         let key = (home.cluster, node.spec.shard_index);
         let count = self.audit.hand_overs.entry(key).or_default();
