@@ -5,6 +5,7 @@
 //! Kubernetes and Valkey clients.
 
 pub mod action;
+pub mod ages;
 pub mod build;
 pub mod caches;
 pub mod controller;
@@ -22,7 +23,6 @@ pub mod ports;
 pub mod publish;
 pub mod reconcile;
 pub mod rotation;
-pub mod silence;
 pub mod status;
 pub mod tell;
 pub mod upkeep;

@@ -12,6 +12,7 @@ use shared::valkey::client::Credentials;
 use tracing::{debug, warn};
 
 use crate::action::{Action, Decision, Pace};
+use crate::ages;
 use crate::build;
 use crate::desired;
 use crate::execute::{ExecuteError, Execution, Outcome};
@@ -25,7 +26,6 @@ use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
 use crate::publish::{self, Publication};
 use crate::rotation;
-use crate::silence;
 use crate::status;
 use crate::tell::{tell_action, tell_rotation, tell_wait, tell_warnings};
 use crate::upkeep::rotation::{Rotated, RotationError};
@@ -204,9 +204,9 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
     /// Adds to what was seen what this process remembers: pacing only.
     fn remember(&self, key: &ClusterKey, seen: &mut Observed) {
         let now = self.host.uptime();
-        let (silent, with_keys) = (silence::silent_pods(seen), silence::pods_with_keys(seen));
+        let (silent, with_keys) = (ages::silent_pods(seen), ages::pods_with_keys(seen));
         let silences = self.memory.silences(key, silent, now);
-        silence::mark(seen, &silences, &self.memory.keys_kept(key, with_keys, now));
+        ages::mark(seen, &silences, &self.memory.keys_kept(key, with_keys, now));
         seen.last_failover = self.memory.last_failover(key);
         seen.banned = self.memory.banned(key, now);
     }
