@@ -12,7 +12,7 @@ use support::{Probe, TestNamespace, eventually};
 use test_api::Server;
 
 /// Permissions and aggregated roles take effect within a second or two.
-const EFFECTIVE_WITHIN: Duration = Duration::from_secs(30);
+const EFFECTIVE_WITHIN: Duration = Duration::from_mins(2);
 
 fn deployed(file: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(file);
