@@ -14,6 +14,13 @@ pub const GOAL: Duration = Duration::from_millis(60);
 /// Counts are added up over so many intervals before the lowest is taken: a second.
 const SMOOTH: usize = 10;
 
+/// How long after a step a stall may begin that is still its own.
+const STEP: Duration = Duration::from_secs(2);
+/// How marks of the operator's actions begin.
+pub const OPERATOR: &str = "operator: ";
+/// How marks of steps begin that are taken without the operator.
+pub const BY_HAND: &str = "by hand: ";
+
 /// What clients saw from one time to another.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Window {
@@ -37,6 +44,9 @@ pub struct Window {
     pub interruptions_ms: Vec<u64>,
     /// The same as the application saw them.
     pub application_interruptions_ms: Vec<u64>,
+    /// For each kind of step, the longest slot stall of each step of it, milliseconds, in order; 0 where none was worth
+    /// keeping.
+    pub steps_ms: BTreeMap<String, Vec<u64>>,
     /// Writes in the poorest second as a part of the median second before the window; 1 when nothing shows.
     pub dip: f64,
 }
@@ -82,6 +92,7 @@ pub fn window(record: &Record, from: Duration, to: Duration) -> Window {
         newcomer_ms: longest(Who::Newcomer),
         interruptions_ms: interruptions(&within, Who::Slot),
         application_interruptions_ms: interruptions(&within, Who::Application),
+        steps_ms: steps(record, from, to),
         dip: dip(counts, slice(&record.counts, from.saturating_sub(Duration::from_secs(5)), from)),
     }
 }
@@ -101,6 +112,36 @@ fn interruptions(stalls: &[&Stall], who: Who) -> Vec<u64> {
         }
     }
     groups.into_iter().map(|(_end, longest)| millis(longest)).collect()
+}
+
+/// A slot stall belongs to the last step before its end, if that is not longer ago than [`STEP`].
+fn steps(record: &Record, from: Duration, to: Duration) -> BTreeMap<String, Vec<u64>> {
+    let mut steps: Vec<(Duration, &str, u64)> = record
+        .marks
+        .iter()
+        .filter(|mark| (from..=to).contains(&mark.at))
+        .filter_map(|mark| Some((mark.at, kind(&mark.text)?, 0)))
+        .collect();
+    steps.sort_by_key(|(at, ..)| *at);
+    for stall in record.stalls.iter().filter(|it| it.who == Who::Slot && it.to >= from && it.from <= to) {
+        let before = steps.partition_point(|(at, ..)| *at <= stall.to);
+        if let Some((at, _, longest)) = before.checked_sub(1).and_then(|last| steps.get_mut(last))
+            && stall.from.saturating_sub(*at) < STEP
+        {
+            *longest = (*longest).max(millis(stall.length()));
+        }
+    }
+    let mut kinds: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (_at, kind, longest) in steps {
+        kinds.entry(kind.to_owned()).or_default().push(longest);
+    }
+    kinds
+}
+
+/// The kind of a step, of the operator's or by hand; none of another mark.
+fn kind(mark: &str) -> Option<&str> {
+    let words = mark.strip_prefix(OPERATOR).or_else(|| mark.strip_prefix(BY_HAND))?;
+    words.split(' ').next()
 }
 
 fn slice(counts: &[Counts], from: Duration, to: Duration) -> &[Counts] {
@@ -129,6 +170,7 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Mark;
 
     fn stall(who: Who, from: u64, to: u64, failure: Option<&str>) -> Stall {
         let at = Duration::from_millis;
@@ -171,6 +213,28 @@ mod tests {
         ]);
         let seen = window(&record, Duration::ZERO, Duration::from_secs(1));
         assert_eq!(seen.interruptions_ms, [120, 70]);
+    }
+
+    #[test]
+    fn a_stall_belongs_to_the_last_step_before_its_end() {
+        let at = Duration::from_millis;
+        let mark = |from, text: &str| Mark { at: at(from), text: text.to_owned() };
+        let mut record = record(vec![
+            stall(Who::Slot, 90, 150, None),
+            stall(Who::Slot, 110, 130, None),
+            stall(Who::Application, 110, 990, None),
+            stall(Who::Slot, 510, 540, None),
+            stall(Who::Slot, 9000, 9200, None),
+        ]);
+        record.marks = vec![
+            mark(300, "a roll"),
+            mark(500, "by hand: MigrateSlots a"),
+            mark(100, "operator: Failover a-1 handing over"),
+            mark(600, "operator: Failover a-2 handing over"),
+        ];
+        let seen = window(&record, Duration::ZERO, at(10_000)).steps_ms;
+        let wanted = [("Failover".to_owned(), vec![60, 0]), ("MigrateSlots".to_owned(), vec![30])];
+        assert_eq!(seen, BTreeMap::from(wanted));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::interruptions::OPERATOR;
 use crate::record::{INTERVAL, Mark, Record, Who};
 
 const WIDTH: f64 = 1400.0;
@@ -50,7 +51,7 @@ fn marks(marks: &[Mark], x: &impl Fn(f64) -> f64) -> String {
     let mut out = String::new();
     for (index, mark) in marks.iter().enumerate() {
         let at = x(mark.at.as_secs_f64());
-        let ours = mark.text.starts_with("operator: ");
+        let ours = mark.text.starts_with(OPERATOR);
         let colour = if ours { "#9bb8d8" } else { "#c0392b" };
         let text = format!(
             "<line x1=\"{at:.1}\" y1=\"{:.0}\" x2=\"{at:.1}\" y2=\"{bottom:.0}\" stroke=\"{colour}\" stroke-width=\"0.7\"><title>{:.2} s {}</title></line>\n",

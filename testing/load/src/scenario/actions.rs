@@ -15,6 +15,7 @@ use tokio::process::Command;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::interruptions::OPERATOR;
 use crate::record::Recorder;
 
 /// How often it is looked whether the operator has a new Pod or a container that was started again.
@@ -104,7 +105,7 @@ async fn read(kubeconfig: &Path, pod: &str, namespace: &str, recorder: &Recorder
             continue;
         }
         if let Some((at, words)) = action(&said) {
-            recorder.mark_at(recorder.since_start(at), format!("operator: {words}"));
+            recorder.mark_at(recorder.since_start(at), format!("{OPERATOR}{words}"));
         }
         sink.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }

@@ -5,6 +5,7 @@
 
 pub mod actions;
 pub mod breaking;
+pub mod by_hand;
 pub mod faults;
 pub mod members;
 pub mod order;
@@ -59,6 +60,7 @@ const fn fault(name: &'static str, about: &'static str) -> Scenario {
 pub const ALL: &[Scenario] = &[
     planned("scale", "shards 3→4→6→3→1→3"),
     planned("bulk", "shards 3→4 with 100 000 keys, beside one bulk migration of the same slots by hand"),
+    planned("by-hand", "3×1: hand-overs and moves of slots without the operator, and then by it"),
     planned("replicas", "replicas 1→2→0→1"),
     planned("rolls", "settings, image name and placement of 4×1 changed"),
     planned("upgrade", "3×1 from Valkey 8.1 to 9.1"),
@@ -96,6 +98,7 @@ pub async fn play(name: &str, setting: &Setting) -> Result<Vec<String>> {
     let rows = match name {
         "scale" => planned::scale(&scene, setting).await?,
         "bulk" => planned::bulk(&scene, setting).await?,
+        "by-hand" => by_hand::by_hand(&scene, setting).await?,
         "replicas" => planned::replicas(&scene, setting).await?,
         "rolls" => rolls::rolls(&scene, setting).await?,
         "upgrade" => rolls::upgrade(&scene, setting).await?,

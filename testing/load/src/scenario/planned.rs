@@ -83,7 +83,7 @@ pub async fn bulk(scene: &Scene, setting: &Setting) -> Result<Vec<Row>> {
     stage.close(Some(&setting.folder)).await
 }
 
-fn id(member: &Member) -> Option<&str> {
+pub(super) fn id(member: &Member) -> Option<&str> {
     member.server.as_ref().map(|server| server.id.as_str())
 }
 
@@ -106,7 +106,7 @@ fn givers(before: &BTreeMap<String, SlotSet>, after: &[Member]) -> Result<Vec<(M
 }
 
 /// Moves slots from one to another, all at once; how long until every new owner says that it owns them.
-async fn migrate<'a>(
+pub(super) async fn migrate<'a>(
     stage: &Stage<'_>,
     moves: impl Iterator<Item = (&'a Member, &'a Member, &'a SlotSet)>,
 ) -> Result<Duration> {

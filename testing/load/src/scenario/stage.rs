@@ -12,7 +12,7 @@ use test_e2e::{Deployed, Kind, Probe, Scene, eventually};
 use super::actions::Actions;
 use super::members::{self, Member};
 use super::order::{Order, Rules};
-use crate::interruptions::{self, Window};
+use crate::interruptions::{self, OPERATOR, Window};
 use crate::ledger::Verdict;
 use crate::report::{self, Results, Row, Settled};
 use crate::resolve::{Names, Seeds};
@@ -199,13 +199,13 @@ impl<'a> Stage<'a> {
     ///
     /// It has not within `limit`.
     pub async fn until_action(&self, operation: &Operation, kind: &str, limit: Duration) -> Result<()> {
-        let words = format!("operator: {kind} ");
+        let words = format!("{OPERATOR}{kind} ");
         eventually(&format!("the action {kind}"), limit, || async {
             let seen = self.load.recorder.with(|record| {
                 let marks = record.marks.iter().filter(|mark| mark.at >= operation.from);
                 marks
                     .map(|mark| mark.text.clone())
-                    .filter(|text| text.starts_with("operator: "))
+                    .filter(|text| text.starts_with(OPERATOR))
                     .collect::<Vec<_>>()
             });
             let found = seen.iter().any(|text| text.starts_with(&words));
@@ -241,6 +241,9 @@ impl<'a> Stage<'a> {
             row.window.interruptions_ms,
             row.window.application_interruptions_ms,
         ));
+        for (kind, stalls) in &row.window.steps_ms {
+            test_e2e::say(&format!("    {kind}: slot stalls {stalls:?}"));
+        }
         for example in row.verdict.examples.iter().take(5) {
             test_e2e::say(&format!("    {example}"));
         }
