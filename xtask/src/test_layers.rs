@@ -61,11 +61,11 @@ impl Layer {
         }
     }
 
-    /// Arguments of the test programs. End-to-end tests take turns by themselves (`test_e2e::turn`): one that is
-    /// alone and three that are not.
+    /// Arguments of the test programs. End-to-end tests take turns by themselves (`test_e2e::turn`), for which all
+    /// must have been started.
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::E2e => &["--test-threads=4"],
+            Self::E2e => &["--test-threads=200"],
             // How many stories were told, and from which seed on.
             Self::Sim => &["--show-output"],
             Self::Unit | Self::Valkey | Self::Api => &[],

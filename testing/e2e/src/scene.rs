@@ -51,7 +51,7 @@ impl Scene {
     ///
     /// There is no cluster, the operator does not run, or something is refused.
     pub async fn new(prefix: &str) -> Result<Self> {
-        Self::in_turn(prefix, Turn::beside_others().await?).await
+        Self::in_turn(prefix, Turn::beside_others().await).await
     }
 
     /// As [`Scene::new`], with no other test beside it: for one that stops the operator, breaks a machine or measures.
@@ -60,7 +60,7 @@ impl Scene {
     ///
     /// There is no cluster, the operator does not run, or something is refused.
     pub async fn alone(prefix: &str) -> Result<Self> {
-        Self::in_turn(prefix, Turn::alone().await?).await
+        Self::in_turn(prefix, Turn::alone().await).await
     }
 
     async fn in_turn(prefix: &str, turn: Turn) -> Result<Self> {

@@ -7,8 +7,8 @@ use test_e2e::audit::{self, AuditLog, Request};
 use test_e2e::objects::{condition_is, text};
 use test_e2e::{Probe, Scene, eventually, processes};
 
-/// How long the operator is watched.
-const WATCHED: Duration = Duration::from_mins(2);
+/// How long the operator is watched: longer than any of its pauses.
+const WATCHED: Duration = Duration::from_secs(90);
 /// Requests that read in that time, besides the watches, each of which the server ends about every five minutes.
 const MOST_READS: usize = 4;
 /// Memory of the three programs together that the kernel could not drop and read again from their files.

@@ -17,10 +17,18 @@ const KEYS: usize = 300;
 /// half a minute only.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// How long a dead member's address is silent before another Pod is asked for that is given it. The engine decides to greet
-/// it at 5 s.
-const SILENCES: [Duration; 3] =
-    [Duration::from_millis(1500), Duration::from_millis(4200), Duration::from_secs(8)];
+/// How long a dead member's address is silent before another Pod is asked for that is given it: well before the engine
+/// decides to greet it, just before, and after.
+const SOON: Duration = Duration::from_millis(1500);
+const BEFORE_THE_GREETING: Duration = Duration::from_millis(4200);
+const AFTER_THE_GREETING: Duration = Duration::from_secs(8);
+/// Who ends, how, and for how long there is silence.
+const HAND_OVERS: [(&str, End, Duration); 4] = [
+    ("replica", End::Deleted, SOON),
+    ("primary", End::Killed, BEFORE_THE_GREETING),
+    ("primary", End::Killed, AFTER_THE_GREETING),
+    ("replica", End::Deleted, AFTER_THE_GREETING),
+];
 
 async fn keys(cluster: &Deployed<'_>, command: &str) -> Result<Vec<String>> {
     let host = shared::names::service_host(&cluster.name, &cluster.scene.name);
@@ -154,16 +162,14 @@ async fn clusters_that_are_given_each_others_addresses_never_know_of_each_other_
         write_keys(cluster).await;
     }
     let watch = Watch::start(&[one, two]).await.unwrap();
-    for (round, silence) in SILENCES.into_iter().enumerate() {
-        for wanted in [("replica", End::Deleted), ("primary", End::Killed)] {
-            let (victim, heir) = if round % 2 == 0 { (one, two) } else { (two, one) };
-            hand_over(victim, wanted, heir, silence).await.unwrap();
-            for cluster in &clusters {
-                cluster.settled(PATIENCE).await.unwrap();
-            }
-            let seen = watch.seen().await;
-            assert!(seen.strangers().is_empty(), "{:?}", seen.strangers());
+    for (round, (role, end, silence)) in HAND_OVERS.into_iter().enumerate() {
+        let (victim, heir) = if round % 2 == 0 { (one, two) } else { (two, one) };
+        hand_over(victim, (role, end), heir, silence).await.unwrap();
+        for cluster in &clusters {
+            cluster.settled(PATIENCE).await.unwrap();
         }
+        let seen = watch.seen().await;
+        assert!(seen.strangers().is_empty(), "{:?}", seen.strangers());
     }
     for cluster in &clusters {
         cluster.whole(Duration::from_secs(20)).await.unwrap();
@@ -174,7 +180,7 @@ async fn clusters_that_are_given_each_others_addresses_never_know_of_each_other_
     assert!(seen.strangers().is_empty(), "{:?}", seen.strangers());
     for cluster in &clusters {
         assert!(seen.looks[&cluster.name] > 500, "{:?}", seen.looks);
-        assert!(seen.members[&cluster.name].len() >= 6 + SILENCES.len(), "{:?}", seen.members);
+        assert!(seen.members[&cluster.name].len() >= 6 + HAND_OVERS.len(), "{:?}", seen.members);
     }
     scene.finish().unwrap();
 }
@@ -191,7 +197,7 @@ async fn a_fresh_pod_that_is_greeted_by_a_cluster_that_lost_a_shard_is_replaced_
         write_keys(cluster).await;
     }
     let watch = Watch::start(&[&one, &two]).await.unwrap();
-    for silence in SILENCES {
+    for silence in [BEFORE_THE_GREETING, AFTER_THE_GREETING] {
         hand_over(&one, ("primary", End::Killed), &two, silence).await.unwrap();
         for cluster in [&one, &two] {
             cluster.settled(PATIENCE).await.unwrap();

@@ -9,8 +9,9 @@ use test_e2e::{Deployed, Kind, Probe, Scene, eventually};
 
 /// SHA-256 of `secret`.
 const HASH: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
-/// From the edit of a reference to the status that takes it into account.
-const WAKES_WITHIN: Duration = Duration::from_secs(2);
+/// From the edit of a reference to the status that takes it into account: long before anybody looks again unasked, but
+/// other tests play beside this one.
+const WAKES_WITHIN: Duration = Duration::from_secs(10);
 
 fn binding(username: &str, role: &str) -> Value {
     json!([{
@@ -51,7 +52,7 @@ async fn heals(cluster: &Deployed<'_>) {
 
 #[tokio::test]
 async fn a_missing_config_is_named_and_its_creation_is_enough() {
-    let scene = Scene::alone("config").await.unwrap();
+    let scene = Scene::new("config").await.unwrap();
     let missing = format!("{}-missing", scene.name);
     let cluster =
         scene.blueprint("refs", 1, 0).with(&json!({ "configRef": missing })).create().await.unwrap();
@@ -63,7 +64,7 @@ async fn a_missing_config_is_named_and_its_creation_is_enough() {
 
 #[tokio::test]
 async fn a_missing_image_is_named_and_its_creation_is_enough() {
-    let scene = Scene::alone("image").await.unwrap();
+    let scene = Scene::new("image").await.unwrap();
     let missing = format!("{}-missing", scene.name);
     scene.menu(Kind::CONFIG, &missing, config_spec(&missing)).await.unwrap();
     let cluster =
@@ -76,7 +77,7 @@ async fn a_missing_image_is_named_and_its_creation_is_enough() {
 
 #[tokio::test]
 async fn a_missing_role_is_named_with_its_user_and_its_creation_is_enough() {
-    let scene = Scene::alone("role").await.unwrap();
+    let scene = Scene::new("role").await.unwrap();
     let missing = format!("{}-missing", scene.name);
     let acl = json!({ "acl": binding("app", &missing) });
     let cluster = scene.blueprint("refs", 1, 0).with(&acl).create().await.unwrap();
@@ -100,7 +101,7 @@ async fn a_missing_role_is_named_with_its_user_and_its_creation_is_enough() {
 
 #[tokio::test]
 async fn configs_in_a_circle_are_reported_and_opening_the_circle_is_enough() {
-    let scene = Scene::alone("circle").await.unwrap();
+    let scene = Scene::new("circle").await.unwrap();
     let (one, two) = (format!("{}-one", scene.name), format!("{}-two", scene.name));
     scene.menu(Kind::CONFIG, &one, json!({ "imageRef": scene.name, "baseRef": two })).await.unwrap();
     scene.menu(Kind::CONFIG, &two, json!({ "baseRef": one })).await.unwrap();
@@ -113,7 +114,7 @@ async fn configs_in_a_circle_are_reported_and_opening_the_circle_is_enough() {
 
 #[tokio::test]
 async fn a_user_bound_by_config_and_cluster_is_reported_and_unbinding_one_is_enough() {
-    let scene = Scene::alone("user").await.unwrap();
+    let scene = Scene::new("user").await.unwrap();
     let twice = format!("{}-acl", scene.name);
     let role = json!({ "categories": [{ "name": "all", "access": "allow" }] });
     scene.menu(Kind::ROLE, &twice, role).await.unwrap();
