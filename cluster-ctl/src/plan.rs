@@ -70,6 +70,7 @@ const PLANNED: &[Rule] = &[
     topology::retire_drained,
     topology::rebalance,
     topology::add_shards,
+    topology::await_clients,
     rolling::roll,
     rolling::remove_excess,
 ];

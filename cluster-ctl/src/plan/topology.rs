@@ -21,6 +21,9 @@ use crate::words::Reason;
 const MAX_JOBS: usize = 3;
 /// Longest pause after failed migrations of one giver, seconds.
 const MAX_PAUSE_SECONDS: i64 = 60;
+/// How long a primary stays after its last slots have gone, seconds. A client learns of a move when it is redirected, and a
+/// node that was reset redirects nobody: it says CLUSTERDOWN, on which client libraries pause for a second and more.
+const REDIRECTS_SECONDS: i64 = 2;
 
 /// A shard beyond the wanted number that owns no slot any more: its replicas go, then its primary.
 pub(super) fn retire_drained(seen: &Picture<'_>, _want: &Desired) -> Verdict {
@@ -32,7 +35,8 @@ pub(super) fn retire_drained(seen: &Picture<'_>, _want: &Desired) -> Verdict {
         let why = format!("shard {} is drained", shard.index);
         let replica = shard.replicas.iter().find(|(member, _)| member.spec.lifecycle != Lifecycle::Leaving);
         let (member, _) = replica.copied().unwrap_or(shard.primary);
-        if member.spec.lifecycle != Lifecycle::Leaving {
+        let still_redirects = replica.is_none() && redirects(shard);
+        if member.spec.lifecycle != Lifecycle::Leaving && !still_redirects {
             return retire::begin(member, Reason::Scaling, &why);
         }
     }
@@ -42,6 +46,26 @@ pub(super) fn retire_drained(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     });
     cancelled.map_or(Verdict::Pass, |member| {
         retire::begin(member, Reason::Scaling, "its shard is not wanted any more")
+    })
+}
+
+/// Whether slots of this shard have gone so lately, by its primary's own clock, that clients may still come for them.
+fn redirects(shard: &Shard<'_>) -> bool {
+    let (_, report) = shard.primary;
+    let given = report.migrations.iter().flatten().filter(|job| job.source == Some(report.id));
+    given.map(|job| report.now_seconds() - job.updated).any(|age| (0..REDIRECTS_SECONDS).contains(&age))
+}
+
+/// Nothing else is to do, but a drained shard is still there for its clients.
+pub(super) fn await_clients(seen: &Picture<'_>, _want: &Desired) -> Verdict {
+    let keep = seen.kept();
+    let drained = seen
+        .shards()
+        .values()
+        .find(|shard| !keep.contains(&shard.index) && shard.slots.is_empty() && redirects(shard));
+    drained.map_or(Verdict::Pass, |shard| {
+        let message = format!("shard {} is drained, and redirects its clients for a moment", shard.index);
+        Verdict::wait(Reason::Scaling, message)
     })
 }
 
@@ -188,8 +212,7 @@ fn pause_after_failure(giver: &Shard<'_>) -> Option<String> {
     let pause =
         1i64.checked_shl(u32::try_from(failures - 1).unwrap_or(u32::MAX)).unwrap_or(MAX_PAUSE_SECONDS);
     let pause = pause.clamp(1, MAX_PAUSE_SECONDS);
-    let now = i64::try_from(giver.primary.1.info.server_time_usec / 1_000_000).unwrap_or(i64::MAX);
-    (now - last.updated < pause).then(|| {
+    (giver.primary.1.now_seconds() - last.updated < pause).then(|| {
         format!(
             "moving slots from shard {} failed {failures} times, trying again after {pause} s: {}",
             giver.index, last.message

@@ -142,6 +142,29 @@ fn given_a_job_under_way_then_another_giver_may_start_but_not_the_same() {
 }
 
 #[test]
+fn given_a_primary_that_has_just_given_its_last_slots_then_it_stays_for_a_moment_to_redirect_clients() {
+    let drained = |seconds: u64| {
+        sized(world(3, 0).formed(), 2, 0).with(|world| {
+            world.all_published();
+            world.node("c-00").slots = SlotSet::from_ranges([SlotRange { start: 0, end: 8191 }]);
+            world.node("c-01").slots = SlotSet::from_ranges([SlotRange { start: 8192, end: 16383 }]);
+            world.node("c-02").slots = SlotSet::new();
+            world.node("c-02").jobs = vec![job(3, 1, (13_000, 13_100), MigrationState::Success)];
+            world.node("c-02").clock_seconds = seconds;
+        })
+    };
+    for just_now in [100, 101] {
+        let decision = drained(just_now).plan();
+        assert_eq!((decision.action, decision.reason), (None, Reason::Scaling));
+        assert!(decision.message.contains("redirects its clients"), "{}", decision.message);
+    }
+    // A clock that was set back keeps nobody.
+    for later in [102, 50] {
+        assert!(matches!(drained(later).action(), Action::MarkLeaving { node } if node.name == "c-02"));
+    }
+}
+
+#[test]
 fn given_a_failed_migration_then_it_is_tried_again_only_after_a_pause() {
     let failed = |seconds: u64| {
         with_empty_shard(1, 0).with(|world| {

@@ -112,6 +112,11 @@ pub struct NodeReport {
 pub const YOUNG_SECONDS: u64 = 60;
 
 impl NodeReport {
+    /// Unix seconds by the answering node's own clock, as its jobs' times are.
+    pub fn now_seconds(&self) -> i64 {
+        i64::try_from(self.info.server_time_usec / 1_000_000).unwrap_or(i64::MAX)
+    }
+
     /// The answering node's own line.
     pub fn myself(&self) -> Option<&NodeLine> {
         self.nodes.own().filter(|line| line.id == self.id).or_else(|| self.line(self.id))
