@@ -89,7 +89,7 @@ pub(crate) struct Choice {
     pub(crate) only: Option<Layer>,
     /// The cluster for the layers that need one.
     pub(crate) cluster: Cluster,
-    /// Fresh stories of the simulation for an hour, not the common ones.
+    /// Stories of the simulation for an hour, which no run has told before.
     pub(crate) nightly: bool,
 }
 
