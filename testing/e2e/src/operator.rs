@@ -1,12 +1,13 @@
 //! The operator as its release manifest installs it.
 //!
 //! Installs it once a process, and has it running with one replica whenever a test starts, whatever the one before
-//! left. Never patches what the manifest says but the image and, for a while, the replicas.
+//! left. Never patches what the manifest says but the image and, for a while, the replicas. Only a test that is alone may stop or
+//! change it: others count on it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use support::{Cluster, Probe, eventually};
 use tokio::sync::OnceCell;
@@ -34,6 +35,8 @@ pub struct Operator {
     cluster: Cluster,
     /// The operator's namespace.
     pub objects: Objects,
+    /// Nobody else counts on it.
+    is_ours: bool,
 }
 
 impl Operator {
@@ -45,25 +48,36 @@ impl Operator {
     /// The variable is unset, something is refused, or the Pod does not become ready in time.
     pub async fn ready(cluster: &Cluster) -> Result<Self> {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
-        let operator =
-            Self { cluster: cluster.clone(), objects: Objects::new(cluster.client.clone(), NAMESPACE) };
+        let objects = Objects::new(cluster.client.clone(), NAMESPACE);
+        let operator = Self { cluster: cluster.clone(), objects, is_ours: false };
         INSTALLED.get_or_try_init(|| operator.install()).await?;
-        operator.scale(1).await?;
+        operator.set_replicas(1).await?;
         operator.await_ready().await?;
         Ok(operator)
     }
 
+    /// From now on it is for a test that is alone.
+    pub fn make_ours(&mut self) {
+        self.is_ours = true;
+    }
+
+    fn require_ours(&self) -> Result<()> {
+        ensure!(self.is_ours, "other tests count on the operator: only a scene that is alone may touch it");
+        Ok(())
+    }
+
     async fn install(&self) -> Result<()> {
         self.kubectl_apply(&read(&deploy().join("crds.yaml"))?).await?;
-        self.apply_release().await
+        self.apply_with_image(&read(&deploy().join("operator.yaml"))?).await
     }
 
     /// Applies the install manifest, and does not wait.
     ///
     /// # Errors
     ///
-    /// It cannot be read or is refused.
+    /// It cannot be read or is refused, or others count on the operator.
     pub async fn apply_release(&self) -> Result<()> {
+        self.require_ours()?;
         self.apply_with_image(&read(&deploy().join("operator.yaml"))?).await
     }
 
@@ -71,8 +85,9 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// It cannot be rendered or is refused.
+    /// It cannot be rendered or is refused, or others count on the operator.
     pub async fn apply_overlay(&self, name: &str) -> Result<()> {
+        self.require_ours()?;
         let folder = deploy().join("overlays").join(name);
         let rendered =
             self.cluster.kubectl().run(&["kustomize", &folder.to_string_lossy()]).await?.success()?;
@@ -84,8 +99,9 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// It cannot be read or is refused.
+    /// It cannot be read or is refused, or others count on the operator.
     pub async fn apply_other_release(&self, deploy: &Path, image: &str) -> Result<()> {
+        self.require_ours()?;
         self.kubectl_apply(&read(&deploy.join("operator.yaml"))?.replace(MANIFEST_IMAGE, image)).await
     }
 
@@ -108,8 +124,13 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The API server refuses it.
+    /// The API server refuses it, or others count on the operator.
     pub async fn scale(&self, replicas: u32) -> Result<()> {
+        self.require_ours()?;
+        self.set_replicas(replicas).await
+    }
+
+    async fn set_replicas(&self, replicas: u32) -> Result<()> {
         let patch = json!({ "spec": { "replicas": replicas } });
         self.objects.patch(Kind::DEPLOYMENT, DEPLOYMENT, &patch).await
     }
@@ -148,8 +169,9 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The API server refuses it.
+    /// The API server refuses it, or others count on the operator.
     pub async fn kill(&self) -> Result<()> {
+        self.require_ours()?;
         for pod in self.pods().await? {
             self.objects.delete_at_once(Kind::POD, name(&pod)).await?;
         }
@@ -160,8 +182,9 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The API server refuses it.
+    /// The API server refuses it, or others count on the operator.
     pub async fn stop(&self) -> Result<()> {
+        self.require_ours()?;
         for pod in self.pods().await? {
             self.objects.delete(Kind::POD, name(&pod), Propagation::Background).await?;
         }

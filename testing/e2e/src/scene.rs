@@ -60,7 +60,9 @@ impl Scene {
     ///
     /// There is no cluster, the operator does not run, or something is refused.
     pub async fn alone(prefix: &str) -> Result<Self> {
-        Self::in_turn(prefix, Turn::alone().await).await
+        let mut scene = Self::in_turn(prefix, Turn::alone().await).await?;
+        scene.operator.make_ours();
+        Ok(scene)
     }
 
     async fn in_turn(prefix: &str, turn: Turn) -> Result<Self> {

@@ -47,6 +47,8 @@ pub struct Window {
     /// For each kind of step, the longest slot stall of each step of it, milliseconds, in order; 0 where none was worth
     /// keeping.
     pub steps_ms: BTreeMap<String, Vec<u64>>,
+    /// Times from one step of the operator to its next, by the kinds of the two, milliseconds, in order.
+    pub gaps_ms: BTreeMap<String, Vec<u64>>,
     /// Writes in the poorest second as a part of the median second before the window; 1 when nothing shows.
     pub dip: f64,
 }
@@ -93,6 +95,7 @@ pub fn window(record: &Record, from: Duration, to: Duration) -> Window {
         interruptions_ms: interruptions(&within, Who::Slot),
         application_interruptions_ms: interruptions(&within, Who::Application),
         steps_ms: steps(record, from, to),
+        gaps_ms: gaps(record, from, to),
         dip: dip(counts, slice(&record.counts, from.saturating_sub(Duration::from_secs(5)), from)),
     }
 }
@@ -136,6 +139,21 @@ fn steps(record: &Record, from: Duration, to: Duration) -> BTreeMap<String, Vec<
         kinds.entry(kind.to_owned()).or_default().push(longest);
     }
     kinds
+}
+
+/// How soon the operator goes on after each of its steps.
+fn gaps(record: &Record, from: Duration, to: Duration) -> BTreeMap<String, Vec<u64>> {
+    let within = record.marks.iter().filter(|mark| (from..=to).contains(&mark.at));
+    let mut steps: Vec<(Duration, &str)> = within
+        .filter(|mark| mark.text.starts_with(OPERATOR))
+        .filter_map(|mark| Some((mark.at, kind(&mark.text)?)))
+        .collect();
+    steps.sort_by_key(|(at, _)| *at);
+    let mut gaps: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for ((at, one), (later, next)) in steps.iter().zip(steps.iter().skip(1)) {
+        gaps.entry(format!("{one}→{next}")).or_default().push(millis(later.saturating_sub(*at)));
+    }
+    gaps
 }
 
 /// The kind of a step, of the operator's or by hand; none of another mark.
@@ -232,9 +250,10 @@ mod tests {
             mark(100, "operator: Failover a-1 handing over"),
             mark(600, "operator: Failover a-2 handing over"),
         ];
-        let seen = window(&record, Duration::ZERO, at(10_000)).steps_ms;
+        let seen = window(&record, Duration::ZERO, at(10_000));
         let wanted = [("Failover".to_owned(), vec![60, 0]), ("MigrateSlots".to_owned(), vec![30])];
-        assert_eq!(seen, BTreeMap::from(wanted));
+        assert_eq!(seen.steps_ms, BTreeMap::from(wanted));
+        assert_eq!(seen.gaps_ms, BTreeMap::from([("Failover→Failover".to_owned(), vec![500])]));
     }
 
     #[test]

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use test_e2e::objects::{Propagation, controller_uid, text};
 use test_e2e::{Deployed, Kind, Scene};
 
-/// An object that is not the operator's wakes nobody: its end is noticed with the next heartbeat, after at most 15 s.
-const HEALED: Duration = Duration::from_secs(20);
+/// An object that is not the operator's wakes nobody: its end is noticed with the next heartbeat, after at most 15 s; then a
+/// cluster forms, beside four others and those of other tests.
+const HEALED: Duration = Duration::from_mins(1);
 
 /// Labels as the operator's own objects have them: they alone do not make an object its own.
 fn labels(cluster: &str) -> Value {

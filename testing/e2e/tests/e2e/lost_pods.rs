@@ -60,7 +60,8 @@ async fn a_pod_that_is_deleted_by_force_while_the_cluster_is_formed_is_replaced(
     .await
     .unwrap();
     scene.objects.delete_at_once(Kind::POD, name(&pod)).await.unwrap();
-    cluster.settled(Duration::from_mins(3)).await.unwrap();
+    // Its death is proved when nothing has been heard of it for two minutes and a half.
+    cluster.settled(Duration::from_mins(5)).await.unwrap();
     cluster.whole(Duration::from_secs(20)).await.unwrap();
     cluster.tidy(Duration::from_secs(10)).await.unwrap();
     scene.finish().unwrap();

@@ -19,7 +19,10 @@ const KEYS: usize = 60;
 
 /// A scene with a Secret that holds a certificate of a fresh authority for the cluster `tls`.
 async fn scene(prefix: &str) -> (Scene, Authority, Issued) {
-    let scene = Scene::new(prefix).await.unwrap();
+    certified(Scene::new(prefix).await.unwrap()).await
+}
+
+async fn certified(scene: Scene) -> (Scene, Authority, Issued) {
     let authority = Authority::until("first", 2040).unwrap();
     let issued = authority.sign(&request(&scene)).unwrap();
     TlsSecret::new(&scene, "certificate").hold(&issued, &authority.pem()).await.unwrap();
@@ -183,7 +186,7 @@ async fn leaf_and_authority_are_renewed_under_load_without_a_restart_or_a_failed
 
 #[tokio::test]
 async fn an_authority_replaced_at_once_is_warned_of_and_all_members_come_together_under_the_new_one() {
-    let (scene, first, issued) = scene("swap").await;
+    let (scene, first, issued) = certified(Scene::alone("swap").await.unwrap()).await;
     let authorities =
         [("second", 2050), ("third", 2060)].map(|(name, end)| Authority::until(name, end).unwrap());
     let [second, third] = &authorities;

@@ -94,7 +94,7 @@ pub async fn play(name: &str, setting: &Setting) -> Result<Vec<String>> {
         bail!("no scenario {name}");
     };
     test_e2e::say(&format!("\n== {name}: {} ==", scenario.about));
-    let scene = Scene::new(&format!("load-{name}")).await?;
+    let scene = Scene::alone(&format!("load-{name}")).await?;
     let rows = match name {
         "scale" => planned::scale(&scene, setting).await?,
         "bulk" => planned::bulk(&scene, setting).await?,

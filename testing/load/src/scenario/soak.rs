@@ -45,7 +45,7 @@ const LOSSY: [&str; 2] = ["zone cut", "machine crashed"];
 /// It could not be played to its end.
 pub async fn soak(setting: &Setting, minutes: u64) -> Result<Vec<String>> {
     require_local()?;
-    let scene = Scene::new("load-soak").await?;
+    let scene = Scene::alone("load-soak").await?;
     let mut random = fastrand::Rng::with_seed(setting.seed);
     let mut stage = Stage::open(&scene, "soak", 3, 1, &options(setting)).await?;
     let mut memory = Vec::new();

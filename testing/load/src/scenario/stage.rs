@@ -244,6 +244,9 @@ impl<'a> Stage<'a> {
         for (kind, stalls) in &row.window.steps_ms {
             test_e2e::say(&format!("    {kind}: slot stalls {stalls:?}"));
         }
+        let gaps = row.window.gaps_ms.iter();
+        let gaps: Vec<String> = gaps.map(|(kinds, gaps)| format!("{kinds} {}", median(gaps))).collect();
+        test_e2e::say(&format!("    from step to step, median ms: {}", gaps.join(", ")));
         for example in row.verdict.examples.iter().take(5) {
             test_e2e::say(&format!("    {example}"));
         }
@@ -294,6 +297,12 @@ impl<'a> Stage<'a> {
         };
         self.cluster.until(&format!("to say {reason}"), limit, is).await.map(drop)
     }
+}
+
+fn median(values: &[u64]) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
 fn seconds(time: Duration) -> f64 {
