@@ -5,14 +5,16 @@
 //! operators, or of two plans, one gets through. The commands follow within a limit, so that another operator knows when
 //! none of them is under way any more.
 
+mod checks;
+
 use futures::StreamExt as _;
 use shared::api::{LastAction, Lifecycle, ValkeyCluster, ValkeyClusterStatus};
 use shared::names;
-use shared::slots::SlotSet;
 use shared::valkey::commands::FailoverKind;
 use shared::valkey::report::NodeReport;
 use shared::valkey::types::NodeId;
 
+use self::checks::{alone, is, may_forget, may_give, may_hand_over, may_reset, may_take_over, owns_nothing};
 use crate::action::{Action, NewNode, NodeRef, Target};
 use crate::build;
 use crate::model::{Millis, Observed};
@@ -378,78 +380,6 @@ impl<K: Kube, V: Valkey> Execution<'_, K, V> {
         let stranger = report.nodes.iter().find(|line| !line.flags.handshake && !ours.contains(&line.id));
         stranger.map_or(Ok(()), |line| Err(format!("it knows {}, which is not of this cluster", line.id)))
     }
-}
-
-/// The server is the one that the plan saw.
-fn is(id: NodeId) -> impl Fn(&NodeReport) -> Result<(), String> {
-    move |report| {
-        if report.id == id { Ok(()) } else { Err(format!("{} answers in the place of {id}", report.id)) }
-    }
-}
-
-fn alone(report: &NodeReport) -> Result<(), String> {
-    if report.nodes.len() == 1 { Ok(()) } else { Err("it knows other nodes already".to_owned()) }
-}
-
-fn owns_nothing(report: &NodeReport) -> Result<(), String> {
-    let slots = report.myself().map(|line| line.slots.clone()).unwrap_or_default();
-    if slots.is_empty() { Ok(()) } else { Err(format!("it owns slots {slots}")) }
-}
-
-/// At the instant of the reset: it owns nothing, and it is not the primary of anybody that it knows.
-fn may_reset(report: &NodeReport) -> Result<(), String> {
-    owns_nothing(report)?;
-    let follower = report.nodes.iter().find(|line| line.primary == Some(report.id));
-    follower.map_or(Ok(()), |line| Err(format!("{} replicates it", line.id)))
-}
-
-/// The giver owns all of the slots, and knows the receiver as a primary.
-fn may_give(report: &NodeReport, receiver: NodeId, slots: &SlotSet) -> Result<(), String> {
-    let own = report.myself().map(|line| line.slots.clone()).unwrap_or_default();
-    let missing = slots.difference(&own);
-    if !missing.is_empty() {
-        return Err(format!("it does not own {missing}"));
-    }
-    match report.line(receiver) {
-        Some(line) if line.flags.primary && !line.flags.fail => Ok(()),
-        _ => Err(format!("it does not know {receiver} as a live primary")),
-    }
-}
-
-fn may_forget(report: &NodeReport, id: NodeId) -> Result<(), String> {
-    if report.myself().and_then(|line| line.primary) == Some(id) {
-        return Err(format!("it replicates {id}"));
-    }
-    match report.line(id) {
-        Some(line) if !line.slots.is_empty() => Err(format!("{id} owns slots {}", line.slots)),
-        _ => Ok(()),
-    }
-}
-
-/// A replica that asks for a hand-over must be in sync with the living primary: otherwise the engine stalls the
-/// primary's writes for five seconds and nothing comes of it (measured on 9.1.2).
-fn may_hand_over(report: &NodeReport, from: NodeId) -> Result<(), String> {
-    if report.myself().and_then(|line| line.primary) != Some(from) {
-        return Err(format!("it does not replicate {from}"));
-    }
-    let synced = report.info.link.as_ref().is_some_and(|link| link.up && !link.sync_in_progress)
-        && !report.info.loading;
-    if synced { Ok(()) } else { Err(format!("it is not in sync with {from}")) }
-}
-
-/// The promotion gate at the replica itself: it follows the dead primary, which still owns its slots in its view, and
-/// its link is not alive.
-fn may_take_over(report: &NodeReport, from: NodeId) -> Result<(), String> {
-    if report.myself().and_then(|line| line.primary) != Some(from) {
-        return Err(format!("it does not replicate {from}"));
-    }
-    if report.line(from).is_none_or(|line| line.slots.is_empty()) {
-        return Err(format!("{from} owns no slots in its view any more"));
-    }
-    let fresh = report.info.link.as_ref().is_some_and(|link| link.up && link.last_io_seconds == 0);
-    let reachable =
-        report.line(from).is_some_and(|line| line.link_connected && !line.flags.fail && !line.flags.pfail);
-    if fresh && reachable { Err(format!("its link to {from} is alive")) } else { Ok(()) }
 }
 
 fn valkey_outcome(action: &Action, node: &str, error: SendError) -> Result<Outcome, ExecuteError> {

@@ -1,16 +1,17 @@
 //! The tick: observe → plan → gate → execute, with upkeep and status beside it. Glue only: decides nothing itself.
 
-use std::sync::Arc;
+mod access;
+mod prepare;
+
 use std::time::Duration;
 
 use shared::backoff::Backoff;
 use shared::names;
 use shared::secret::{RandomError, Redacted};
 use shared::settings::Settings;
-use shared::tls::{AuthorityRecord, Material};
-use shared::valkey::client::Credentials;
 use tracing::{debug, warn};
 
+use self::prepare::Prepared;
 use crate::action::{Action, Decision, Pace};
 use crate::ages;
 use crate::build;
@@ -19,12 +20,11 @@ use crate::execute::{ExecuteError, Execution, Outcome};
 use crate::machines;
 use crate::memory::Memory;
 use crate::metrics::ClusterMetrics;
-use crate::model::{Desired, Limits, Millis, Objects, Observed, Ownership, Shape};
+use crate::model::{Desired, Millis, Objects, Observed, Ownership};
 use crate::observe::{Access, has_finalizer, observe};
 use crate::passwords::Passwords;
 use crate::plan::{plan, safety};
 use crate::ports::{ClusterKey, Host, Kube, KubeError, Valkey, World};
-use crate::publish::{self, Publication};
 use crate::rotation;
 use crate::status;
 use crate::tell::{tell_action, tell_rotation, tell_wait, tell_warnings};
@@ -34,9 +34,6 @@ use crate::words::Reason;
 
 /// Digits of a generated password: 512 bits.
 const PASSWORD_DIGITS: usize = 128;
-/// Times a fresh node name is drawn again when taken, per needed name, before the tick gives up.
-const NAME_DRAWS: usize = 4;
-
 /// Why a tick failed. It is retried with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum TickError {
@@ -85,13 +82,6 @@ enum End {
     Next(Next),
     /// What was to be written has changed since the cache saw it: nothing is right to do until the watch shows that.
     Outdated,
-}
-
-/// What a tick wants.
-struct Prepared {
-    want: Desired,
-    publication: Option<Publication>,
-    rotation: rotation::Step,
 }
 
 /// What ticks of all clusters share.
@@ -269,52 +259,6 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         })
     }
 
-    /// What is wanted, the users.acl that is published towards it, and the next step of a rotation of passwords.
-    async fn prepare(
-        &self,
-        key: &ClusterKey,
-        world: &World,
-        seen: &mut Observed,
-        passwords: Option<&Passwords>,
-    ) -> Result<Prepared, TickError> {
-        let resolution = desired::resolve(world);
-        let count = seen.cluster.snapshot.map_or(1, Shape::members).max(1);
-        let names = self.draw_names(key, world, count)?;
-        let mut want = desired::desired(world, &resolution, names, self.settings.default_zone_spread);
-        want.limits = Limits {
-            slot_batch: self.settings.slot_batch,
-            slot_batch_bytes: self.settings.slot_batch_bytes.0,
-        };
-        want.patience.failover_millis =
-            i64::try_from(self.settings.failover_patience.as_millis()).unwrap_or(i64::MAX);
-        want.patience.node_loss_millis =
-            i64::try_from(self.settings.node_loss_patience.as_millis()).unwrap_or(i64::MAX);
-        let mut publication = None;
-        let mut rotation = rotation::Step::Rest;
-        if let Some(passwords) = passwords {
-            let engine = desired::acl_engine(seen, &resolution);
-            let known = desired::are_known(passwords, world);
-            match desired::acl_file(world, &resolution, passwords, engine) {
-                Ok(file) if known => publication = Some(publish::decide(file, world.acl.as_deref())),
-                Ok(_) => {}
-                Err(words) => want.acl = Err(words),
-            }
-            let text = publication.as_ref().map(|publication| publication.text.as_str());
-            seen.objects.acl = objects::acl(&self.kube, key, world, text).await?;
-            if known {
-                let published = publish::text(world.acl.as_deref()) == text;
-                let requested = objects::requested_rotation(world);
-                rotation = rotation::next(passwords, requested, seen, publication.as_ref(), published);
-                want.notices.extend(rotation::notice(passwords, &rotation));
-            } else {
-                want.notices.push(desired::unknown_passwords());
-            }
-        }
-        desired::note_access(&mut want, world, publication.as_ref());
-        desired::note_tls(&mut want, world);
-        Ok(Prepared { want, publication, rotation })
-    }
-
     /// Takes the next step of a rotation of passwords, and tells its beginning and its end.
     async fn rotate(
         &self,
@@ -396,73 +340,6 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             }
         }
         Ok(End::Next(Next::After(self.pace(Pace::Quick))))
-    }
-
-    /// The passwords in the auth Secret, or our own copy of them when it is gone.
-    fn passwords(&self, key: &ClusterKey, world: &World, uid: &str) -> Option<Passwords> {
-        let Some(secret) = &world.auth else { return self.memory.passwords(key, uid) };
-        Passwords::of(secret).filter(|_| build::owned_by(&secret.metadata, uid))
-    }
-
-    /// A lost auth Secret is made anew from our own copy, if a node has just accepted it.
-    async fn restore_secret(
-        &self,
-        world: &World,
-        seen: &Observed,
-        copy: Option<&Passwords>,
-    ) -> Result<(), TickError> {
-        if let Some(copy) = copy
-            && world.auth.is_none()
-            && seen.reports().next().is_some()
-        {
-            objects::restore_secret(&self.kube, world, copy).await?;
-        }
-        Ok(())
-    }
-
-    /// How to reach the nodes; `None` for a TLS cluster whose authorities are not known: nobody can be verified then.
-    fn access(&self, key: &ClusterKey, world: &World, passwords: &Passwords) -> Option<Access> {
-        let password = passwords.current.operator.clone();
-        Some(Access {
-            credentials: Arc::new(Credentials { user: names::USER_OPERATOR.to_owned(), password }),
-            ca_pem: match &world.tls {
-                Some(material) => Some(self.authorities(key, world, material)?),
-                None => None,
-            },
-            fan_out: self.fan_out(),
-        })
-    }
-
-    /// Who may vouch for the nodes: the authorities of the Secret, if it can be used, and those of the record that not all
-    /// nodes are proved to have left behind; nodes keep what they have until they are told to read it again.
-    fn authorities(&self, key: &ClusterKey, world: &World, material: &Material) -> Option<Arc<str>> {
-        let uid = world.cluster.metadata.uid.as_deref().unwrap_or_default();
-        let secret = world.cluster.spec.tls.as_ref()?.secret_ref.as_str();
-        let usable = material.usable_authorities(secret, &key.name, &key.namespace);
-        if let Some(usable) = &usable {
-            self.memory.keep_authorities(key, uid, usable);
-        }
-        let ours = world.auth.as_ref().filter(|secret| build::owned_by(&secret.metadata, uid));
-        let record = ours.and_then(|secret| AuthorityRecord::of(secret));
-        AuthorityRecord::trusted(record.as_ref(), usable.as_ref())
-            .or_else(|| self.memory.authorities(key, uid))
-            .or_else(|| material.authorities())
-    }
-
-    /// `count` node names that no node of the cluster has.
-    fn draw_names(&self, key: &ClusterKey, world: &World, count: usize) -> Result<Vec<String>, RandomError> {
-        let taken = |name: &String| world.nodes.iter().any(|node| node.metadata.name.as_ref() == Some(name));
-        let mut names: Vec<String> = Vec::with_capacity(count);
-        for _ in 0..count.saturating_mul(NAME_DRAWS) {
-            if names.len() == count {
-                break;
-            }
-            let name = names::node(&key.name, &self.host.random_hex(names::NODE_SUFFIX_LEN)?);
-            if !taken(&name) && !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        Ok(names)
     }
 
     fn pace(&self, pace: Pace) -> Duration {
