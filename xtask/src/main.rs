@@ -81,7 +81,7 @@ enum Command {
         /// The cluster for the layers api and e2e
         #[arg(long, value_enum, default_value_t = Cluster::Local)]
         cluster: Cluster,
-        /// Tell stories of the simulation for an hour, which no run has told before
+        /// Tell stories of the simulation for an hour, which no run has told before, and crash at every call
         #[arg(long)]
         nightly: bool,
         /// Arguments for the test programs, such as the name of a test

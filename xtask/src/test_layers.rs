@@ -89,7 +89,7 @@ pub(crate) struct Choice {
     pub(crate) only: Option<Layer>,
     /// The cluster for the layers that need one.
     pub(crate) cluster: Cluster,
-    /// Stories of the simulation for an hour, which no run has told before.
+    /// Stories of the simulation for an hour, which no run has told before, and a crash at every call.
     pub(crate) nightly: bool,
 }
 
@@ -161,6 +161,7 @@ fn run_layer(paths: &Paths, layer: Layer, choice: Choice, args: &[String]) -> Re
     let mut environment = prepare(paths, layer, cluster)?;
     if layer == Layer::Sim && choice.nightly {
         environment.push(("SIM_SECONDS".to_owned(), FRESH_SECONDS.to_string().into()));
+        environment.push(("SIM_COMPLETE".to_owned(), "1".into()));
     }
     // What the API layer writes must stay as it was written: an operator that an earlier run left would answer it.
     let _paused = (layer == Layer::Api && cluster == Cluster::Local)

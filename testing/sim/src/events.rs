@@ -1,5 +1,7 @@
 //! Makes the events of a story happen, and takes every trouble back at its end.
 
+use std::sync::Arc;
+
 use shared::valkey::types::NodeId;
 
 use crate::clock::Ms;
@@ -14,6 +16,7 @@ impl Simulation {
         let now = self.world().now;
         match event {
             Event::Stale(process, kind, lasting) => self.hold_cache(*process, *kind, now + lasting),
+            Event::NoApi(operator, lasting) => self.cut_from_api(usize::from(*operator), now + lasting),
             Event::Clock(by, lasting) => {
                 let mut world = self.world();
                 world.say("fault", &format!("the operator's clocks jump by {by} ms"));
@@ -39,6 +42,24 @@ impl Simulation {
             }
         } else if let Some(it) = self.node_ctls.get_mut(index) {
             it.hold_cache(kind, until);
+        }
+    }
+
+    /// Both processes of an operator share a Pod, and so its way to the API server.
+    fn cut_from_api(&mut self, operator: usize, until: Ms) {
+        let (Some(cluster), Some(node)) = (self.cluster_ctls.get(operator), self.node_ctls.get_mut(operator))
+        else {
+            return;
+        };
+        for kind in 0..4 {
+            cluster.hold_cache(kind, until);
+            node.hold_cache(kind, until);
+        }
+        let names = [Arc::clone(&cluster.line().name), Arc::clone(&node.line().name)];
+        let mut world = self.world();
+        for name in names {
+            world.say("fault", &format!("{name} is cut off from the API server"));
+            world.without_api.insert(name, until);
         }
     }
 
@@ -91,7 +112,7 @@ impl World {
                     }
                 });
             }
-            Event::Stale(..) | Event::Clock(..) | Event::Crash(..) => {}
+            Event::Stale(..) | Event::NoApi(..) | Event::Clock(..) | Event::Crash(..) => {}
         }
     }
 
@@ -211,6 +232,7 @@ impl World {
         self.say("story", "nothing fails any more");
         self.rates = crate::faults::Rates::default();
         self.skew = 0;
+        self.without_api.clear();
         let ids: Vec<NodeId> = self.valkey.nodes.keys().copied().collect();
         for id in ids {
             self.thaw(id);

@@ -80,7 +80,12 @@ impl NodeCtl {
     pub fn turn(&mut self, restart: Ms) {
         let now = self.line.world().now;
         if self.running.is_none() && now >= self.up_at {
-            self.running = Some(self.start());
+            // It lists before anything else, and waits for the answer.
+            let unreached = self.line.world().without_api(&self.line.name);
+            match unreached {
+                Some(until) => self.up_at = until,
+                None => self.running = Some(self.start()),
+            }
         }
         if let Some(running) = &mut self.running {
             running.wake(&self.line);

@@ -100,7 +100,12 @@ impl ClusterCtl {
     pub fn turn(&mut self, restart: Ms) {
         let now = self.line.world().now;
         if self.running.is_none() && now >= self.up_at {
-            self.running = Some(self.start());
+            // It lists before anything else, and waits for the answer.
+            let unreached = self.line.world().without_api(&self.line.name);
+            match unreached {
+                Some(until) => self.up_at = until,
+                None => self.running = Some(self.start()),
+            }
         }
         if let Some(running) = &mut self.running {
             running.wake(&self.line);
@@ -116,10 +121,11 @@ impl ClusterCtl {
         let mut world = self.line.world();
         world.say(&self.line.name, "starts");
         let crate::world::World { api, rng, .. } = &mut *world;
-        let shown = ClusterCaches::listed(api, || rng.i64(2..60));
+        let mut shown = ClusterCaches::listed(api, || rng.i64(2..60));
         let present: Vec<String> =
             shown.clusters.all().filter_map(|cluster| cluster.metadata.name.clone()).collect();
         let (menu, now) = (Arc::clone(&world.menu), world.now);
+        shown.whole_cluster = (world.machines(), Arc::clone(&menu));
         drop(world);
         let shown = Arc::new(Mutex::new(shown));
         let context = Context::new(
@@ -144,7 +150,7 @@ impl Running {
     fn wake(&mut self, line: &Line) {
         let world = line.world();
         let mut woken = caches(&self.caches).catch_up(&world.api, world.now);
-        if !Arc::ptr_eq(&self.menu, &world.menu) {
+        if !Arc::ptr_eq(&self.menu, &world.menu) && world.without_api(&line.name).is_none() {
             self.menu = Arc::clone(&world.menu);
             woken.extend(self.entries.keys().cloned());
         }

@@ -61,6 +61,8 @@ pub enum Event {
     Lag(Victim, Ms),
     /// One kind of a process's caches is held for a time: process, kind.
     Stale(u8, u8, Ms),
+    /// An operator, both of its processes, does not reach the API server for a time, and hears nothing from it.
+    NoApi(u8, Ms),
     /// The clock of cluster-ctl jumps, and back again after some time.
     Clock(Ms, Ms),
     /// A process of the operator crashes at a later call and stays down: process, calls, after the call.
@@ -99,12 +101,12 @@ impl Scenario {
         }
     }
 
-    /// A bootstrap, and one process killed after it.
-    pub fn one_death(seed: u64, shards: u16, replicas: u16, victim: Victim) -> Self {
+    /// A bootstrap, and one thing that happens after it.
+    pub fn one_event(seed: u64, shards: u16, replicas: u16, event: Event) -> Self {
         let mut scenario = Self::bootstrap(seed, shards, replicas);
         scenario.writes = true;
-        scenario.events.push((30_000, Event::Kill(victim)));
-        scenario.calm_at = 31_000;
+        scenario.events.push((15_000, event));
+        scenario.calm_at = 16_000;
         scenario
     }
 
@@ -131,6 +133,7 @@ impl Scenario {
         }
         scenario.people(&mut rng);
         scenario.trouble(&mut rng);
+        scenario.apart(&mut fastrand::Rng::with_seed(seed ^ 0xa9a7));
         scenario.events.sort_by_key(|(at, _)| *at);
         scenario
     }
@@ -181,6 +184,14 @@ impl Scenario {
             let at = rng.i64(0..self.calm_at);
             let event = self.one_trouble(rng);
             self.events.push((at, event));
+        }
+    }
+
+    /// In one story of four the operator is cut off from the API server while everything else goes on.
+    fn apart(&mut self, rng: &mut fastrand::Rng) {
+        if rng.u8(0..4) == 0 {
+            let at = rng.i64(0..self.calm_at);
+            self.events.push((at, Event::NoApi(rng.u8(0..2), rng.i64(1_000..40_000))));
         }
     }
 

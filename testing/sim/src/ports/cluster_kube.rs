@@ -63,11 +63,14 @@ fn failed(what: &'static str) -> impl FnOnce(ApiError) -> KubeError {
 
 impl Kube for SimKube {
     async fn world(&self, key: &ClusterKey) -> Result<Option<Seen>, KubeError> {
+        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let (machines, menu) = {
             let world = self.line.world();
-            (world.machines(), Arc::clone(&world.menu))
+            if world.without_api(&self.line.name).is_none() {
+                caches.whole_cluster = (world.machines(), Arc::clone(&world.menu));
+            }
+            caches.whole_cluster.clone()
         };
-        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cluster) = caches.clusters.get(&key.name) else { return Ok(None) };
         let uid = cluster.uid().unwrap_or_default();
         let nodes: Vec<Arc<ValkeyNode>> =

@@ -143,11 +143,13 @@ impl Line {
         }
         let World { rates, rng, .. } = &mut *world;
         let fate = rates.api(rng);
-        let there = 1 + rates.latency(rng, API_LIMIT / 20);
-        let back = 1 + rates.latency(rng, API_LIMIT / 20);
+        let (there, back) = (1 + rates.latency(rng, API_LIMIT / 20), 1 + rates.latency(rng, API_LIMIT / 20));
+        let fate = if world.without_api(&self.name).is_some() { Fate::RequestLost } else { fate };
         let (line, answer) = (self.clone(), reply.clone());
         let at = world.now + there;
         world.queue.plan(at, move |world| {
+            let cut = fate == Fate::Fine && world.without_api(&line.name).is_some();
+            let fate = if cut { Fate::ReplyLost } else { fate };
             let result = match fate {
                 Fate::Refused => Err(ApiError::Internal),
                 Fate::RequestLost => Err(ApiError::Timeout),

@@ -44,6 +44,8 @@ pub struct World {
     pub now: Ms,
     /// How far the operator's clocks are off.
     pub skew: Ms,
+    /// Processes of the operator that do not reach the API server, and until when.
+    pub without_api: BTreeMap<Arc<str>, Ms>,
     /// What is due.
     pub queue: Queue,
     /// Chance; every draw of the simulation comes from the seed.
@@ -82,6 +84,7 @@ impl World {
         let mut world = Self {
             now: START,
             skew: 0,
+            without_api: BTreeMap::new(),
             queue: Queue::default(),
             rng,
             api: ApiServer::default(),
@@ -99,6 +102,11 @@ impl World {
         };
         world.queue.plan(START, beat);
         world
+    }
+
+    /// Until when this process of the operator does not reach the API server; none when it does.
+    pub fn without_api(&self, process: &str) -> Option<Ms> {
+        self.without_api.get(process).copied().filter(|until| *until > self.now)
     }
 
     /// Adds a line to the trace.

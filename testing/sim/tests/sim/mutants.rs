@@ -45,7 +45,7 @@ fn assigning_a_slot_twice_is_caught() {
 #[test]
 fn forgetting_a_slot_owner_is_caught() {
     assert_caught(Mutant::OwnerOverlooked, 10, "is told to forget", |seed| {
-        let mut scenario = Scenario::one_death(seed, 3, 0, Victim::Primary);
+        let mut scenario = Scenario::one_event(seed, 3, 0, Event::Kill(Victim::Primary));
         scenario.calm_at = 60_000;
         scenario
     });
@@ -66,7 +66,7 @@ fn taking_silence_for_death_is_caught() {
 #[test]
 fn acting_without_the_lock_is_caught() {
     assert_caught(Mutant::NoLock, 10, "the lock does not hold", |seed| {
-        let mut scenario = twins(Scenario::one_death(seed, 3, 1, Victim::Any));
+        let mut scenario = twins(Scenario::one_event(seed, 3, 1, Event::Kill(Victim::Any)));
         scenario.events.push((30_100, Event::Stale(2, 1, 5_000)));
         scenario
     });

@@ -85,7 +85,7 @@ fn many_fresh_stories_end_well() {
 
 /// A seed that each state of the sources has for itself: a change meets stories that nobody has told before, and whoever
 /// repeats the run, wherever, meets the same.
-fn seed_of_the_sources() -> u64 {
+pub(crate) fn seed_of_the_sources() -> u64 {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for folder in SOURCES {
@@ -103,8 +103,9 @@ fn seed_of_the_sources() -> u64 {
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
-        let path = entry.unwrap().path();
+    let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    for entry in entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.path();
         if path.is_dir() {
             collect(&path, files);
         } else {

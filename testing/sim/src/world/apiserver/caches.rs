@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cluster_ctl::ports::{Machine, Menu};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::Resource;
 use shared::api::{ValkeyCluster, ValkeyNode};
@@ -89,6 +90,8 @@ pub struct ClusterCaches {
     pub secrets: Cache<Secret>,
     /// Cluster-level ConfigMaps.
     pub config_maps: Cache<ConfigMap>,
+    /// Kubernetes nodes and the menu, which lag only while the API server is not reached.
+    pub whole_cluster: (BTreeMap<String, Machine>, Arc<Menu>),
 }
 
 impl ClusterCaches {
@@ -101,6 +104,7 @@ impl ClusterCaches {
             services: Cache::listed(api, managed, lag()),
             secrets: Cache::listed(api, managed, lag()),
             config_maps: Cache::listed(api, |map| managed(map) && !of_node(map), lag()),
+            whole_cluster: (BTreeMap::new(), Arc::default()),
         }
     }
 
