@@ -174,6 +174,26 @@ impl Action {
         }
     }
 
+    /// Whether all that it does is done to objects of Kubernetes, where the next plan sees it when the watch has brought it.
+    pub fn is_on_objects(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateNodes { .. }
+                | Self::Activate { .. }
+                | Self::MarkLeaving { .. }
+                | Self::DeleteNodes { .. }
+                | Self::EndPod { .. }
+        )
+    }
+
+    /// Whether it is `other` once more: names of new nodes are drawn anew each time.
+    pub fn repeats(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::CreateNodes { known, .. }, Self::CreateNodes { known: before, .. }) => known == before,
+            _ => self == other,
+        }
+    }
+
     /// The nodes it is about, for logs and `status.lastAction.on`.
     pub fn on(&self) -> Vec<&str> {
         fn names<'a, T: 'a>(items: &'a [(Target, T)]) -> Vec<&'a str> {

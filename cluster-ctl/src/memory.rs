@@ -8,7 +8,7 @@ use shared::api::ValkeyCluster;
 
 use shared::valkey::types::NodeId;
 
-use crate::action::Wait;
+use crate::action::{Action, Wait};
 use crate::machines::Fact;
 use crate::model::Millis;
 use crate::passwords::Passwords;
@@ -49,6 +49,8 @@ struct Entry {
     forgotten: BTreeMap<NodeId, Duration>,
     /// Ticks in a row that found the cluster changed since the cache saw it.
     outdated: u32,
+    /// The last action on objects.
+    tried: Option<Tried>,
     /// What was told last.
     told: Option<(Reason, String)>,
     /// Warnings beside it that were told and still hold.
@@ -59,6 +61,14 @@ struct Entry {
     passwords: Option<(String, Passwords)>,
     /// The last usable ca.crt of the cluster of this UID.
     authorities: Option<(String, Arc<str>)>,
+}
+
+/// An action on objects, how often it was tried in a row, and when last, by uptime.
+#[derive(Debug)]
+struct Tried {
+    action: Action,
+    times: u32,
+    at: Duration,
 }
 
 /// How long each of these Pods has been seen.
@@ -131,6 +141,28 @@ impl Memory {
         if let Some(entry) = self.lock().get_mut(key) {
             entry.outdated = 0;
         }
+    }
+
+    /// An action on objects was tried.
+    pub fn tried(&self, key: &ClusterKey, action: &Action, now: Duration) {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
+        let before = entry.tried.take().filter(|tried| action.repeats(&tried.action));
+        let times = before.map_or(0, |tried| tried.times).saturating_add(1);
+        entry.tried = Some(Tried { action: action.clone(), times, at: now });
+    }
+
+    /// How much longer `action` is to wait, if it is the last one once more; `pause` is the pause after so many times.
+    pub fn rests(
+        &self,
+        key: &ClusterKey,
+        action: &Action,
+        now: Duration,
+        pause: impl Fn(u32) -> Duration,
+    ) -> Option<Duration> {
+        let entries = self.lock();
+        let tried = entries.get(key)?.tried.as_ref().filter(|tried| action.repeats(&tried.action))?;
+        (tried.at + pause(tried.times)).checked_sub(now).filter(|rest| !rest.is_zero())
     }
 
     /// Every reply to the action that was recorded last has come.

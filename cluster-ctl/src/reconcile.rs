@@ -308,7 +308,16 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
             }
             return Ok(End::Next(Next::After(self.pace(decision.pace))));
         };
-        let (begun, window) = (self.host.uptime(), self.send_window());
+        let begun = self.host.uptime();
+        // Tried before, and planned again: the watch has not shown yet what came of it.
+        if action.is_on_objects()
+            && let Some(rest) = self.memory.rests(key, action, begun, |times| self.until_seen(times))
+        {
+            let (reason, why) = (Reason::StaleView, "what was done is not seen yet");
+            debug!(cluster_name = %key.name, namespace = %key.namespace, %reason, why, pause = ?rest, "looking again");
+            return Ok(End::Next(Next::After(rest)));
+        }
+        let window = self.send_window();
         let in_time = || self.host.uptime().saturating_sub(begun) <= window;
         let execution =
             Execution { kube: &self.kube, valkey: &self.valkey, world, seen, access, in_time: &in_time };
@@ -320,7 +329,11 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         if let Action::Forget { id, .. } = action {
             self.memory.forgot(key, *id, self.host.uptime());
         }
-        let outcome = execution.act(action).await?;
+        let outcome = execution.act(action).await;
+        if action.is_on_objects() {
+            self.memory.tried(key, action, self.host.uptime());
+        }
+        let outcome = outcome?;
         self.metrics.acted(action, &outcome);
         if let Action::Failover { from, .. } = action {
             self.memory.failed_over(key, *from, seen.now);

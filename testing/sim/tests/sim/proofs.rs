@@ -78,3 +78,17 @@ fn a_cluster_that_the_watch_does_not_show_yet_is_asked_for_less_and_less_often()
         assert!(calls < 300, "{calls} calls, those that heal the cluster among them (seed {seed})");
     }
 }
+
+#[test]
+fn what_was_done_to_objects_that_the_watch_does_not_show_yet_is_repeated_less_and_less_often() {
+    // For twenty seconds no change of a node is seen: neither that it was marked, made or deleted.
+    for event in [Event::Kill(Victim::Replica), Event::Resize("cart".to_owned(), 2, 0)] {
+        let events = [(0, Event::Stale(0, 1, 20_000)), (100, event)];
+        for seed in 0..4 {
+            let summary = Simulation::new(story(seed, (2, 1), &events), false).run();
+            let summary = summary.unwrap_or_else(|failure| panic!("{failure}"));
+            let actions: u32 = summary.actions.values().sum();
+            assert!(actions < 60, "{:?} (seed {seed})", summary.actions);
+        }
+    }
+}
