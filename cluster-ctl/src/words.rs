@@ -204,6 +204,7 @@ impl Reason {
                 | Self::Rolling
                 | Self::Retiring
                 | Self::PromotingReplica
+                | Self::ForgettingNode
         )
     }
 

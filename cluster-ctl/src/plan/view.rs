@@ -182,6 +182,19 @@ fn unpublished(seen: &Observed) -> Option<Wait> {
     })
 }
 
+/// Members of which nobody will hear again and that some view lists. The engine soon brings the views together, and nothing
+/// that Kubernetes watches tells of it.
+fn unforgotten(seen: &Picture<'_>) -> Option<Wait> {
+    let listed =
+        |member: &&&Member| !member.deleting && member.id().is_some_and(|id| seen.listed_by_others(id));
+    let names: Vec<&str> = seen.gone().iter().filter(listed).map(|member| member.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        let message =
+            format!("waiting until no view gives {} slots or replicas, to forget it", names.join(", "));
+        Wait { reason: Reason::ForgettingNode, message }
+    })
+}
+
 /// The decision of a tick in which no rule acts.
 pub(crate) fn idle(seen: &Picture<'_>, want: &Desired, mut waits: Vec<Wait>) -> Decision {
     if let Some(words) = want.template.as_ref().err().or(want.acl.as_ref().err()) {
@@ -204,6 +217,7 @@ pub(crate) fn idle(seen: &Picture<'_>, want: &Desired, mut waits: Vec<Wait>) -> 
         let message = format!("waiting until the Pods of {} are gone", going.join(", "));
         waits.push(Wait { reason: Reason::Retiring, message });
     }
+    waits.extend(unforgotten(seen));
     waits.extend(unpublished(seen));
     waits.extend(want.notices.iter().cloned());
     // The cause before what follows from it: with passwords that no node knows nobody is heard.

@@ -1,6 +1,6 @@
 //! Lost shards, slots that nobody owns, and what the dead leave behind.
 
-use cluster_ctl::action::Action;
+use cluster_ctl::action::{Action, Pace};
 use cluster_ctl::model::Millis;
 use cluster_ctl::words::Reason;
 use shared::api::{JoinType, Lifecycle};
@@ -345,4 +345,23 @@ fn given_passwords_that_no_node_knows_then_they_are_told_and_not_the_silence_tha
     });
     let decision = world.plan();
     assert_eq!((decision.action, decision.reason), (None, Reason::AuthSecretChanged));
+}
+
+#[test]
+fn given_a_dead_owner_that_a_view_still_gives_slots_then_it_is_looked_at_again_soon() {
+    let world = world(2, 0).formed().with(|world| {
+        world.all_published();
+        world.kill("c-01");
+        let heir = newcomer(world, 1);
+        let node = world.node(&heir);
+        (node.join, node.spec.lifecycle, node.slots, node.epoch) =
+            (None, Lifecycle::Active, slots(8192, 16383), 3);
+        node.state_ok = true;
+        world.all_know_all();
+        world.all_published();
+    });
+    let decision = world.plan();
+    assert_eq!((decision.action, decision.pace), (None, Pace::Quick), "{}", decision.message);
+    assert_eq!(decision.reason, Reason::ForgettingNode);
+    assert!(decision.message.contains("c-01"), "{}", decision.message);
 }
