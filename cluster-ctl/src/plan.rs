@@ -14,6 +14,7 @@ mod retire;
 mod rolling;
 pub mod safety;
 mod shards;
+mod spread;
 pub mod stability;
 mod start;
 mod topology;

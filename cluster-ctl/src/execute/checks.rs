@@ -30,12 +30,16 @@ pub(super) fn may_reset(report: &NodeReport) -> Result<(), String> {
     follower.map_or(Ok(()), |line| Err(format!("{} replicates it", line.id)))
 }
 
-/// The giver owns all of the slots, and knows the receiver as a primary.
+/// The giver owns all of the slots, takes part in no move, and knows the receiver as a primary.
 pub(super) fn may_give(report: &NodeReport, receiver: NodeId, slots: &SlotSet) -> Result<(), String> {
     let own = report.myself().map(|line| line.slots.clone()).unwrap_or_default();
     let missing = slots.difference(&own);
     if !missing.is_empty() {
         return Err(format!("it does not own {missing}"));
+    }
+    let open = report.migrations.iter().flatten().find(|job| job.state.is_open());
+    if let Some(job) = open {
+        return Err(format!("slots {} are moving already", job.slots));
     }
     match report.line(receiver) {
         Some(line) if line.flags.primary && !line.flags.fail => Ok(()),

@@ -12,8 +12,9 @@ use shared::valkey::report::NodeReport;
 use shared::valkey::types::{Epoch, NodeId};
 
 use super::picture::Picture;
+use super::spread::{Candidates, Primaries};
 use super::view::Crowd;
-use super::{failover, lost, stability, start, view};
+use super::{failover, lost, spread, stability, start, view};
 use crate::action::{Action, Decision, Pace, Target, Wait};
 use crate::model::{Desired, Member, Observed, Shape, Sync, sync_state};
 use crate::plan::Verdict;
@@ -103,26 +104,32 @@ impl<'a, 'o> Plan<'a, 'o> {
     /// Settles the primaries: who owns slots already; else the member on the least crowded machine.
     fn new(seen: &'a Picture<'o>, shape: Shape) -> Result<Self, Wait> {
         let ranges = contiguous_spread(shape.shards);
-        let mut primaries = BTreeMap::new();
+        let (mut chosen, mut candidates) = (Primaries::new(), Candidates::new());
         let mut crowd = Crowd::default();
-        for (index, range) in (0u16..).zip(&ranges) {
+        for index in 0..shape.shards {
             let members: Vec<&Member> =
                 seen.staying_of(index).filter(|member| !member.verified_dead()).collect();
             let owns = |member: &&Member| member.id().is_some_and(|id| !seen.slots_of(id).is_empty());
             let owners: Vec<&Member> = members.iter().copied().filter(owns).collect();
-            let primary = match owners.as_slice() {
-                [] => crowd.least(members),
-                [owner] => Some(*owner),
+            let able = match owners.as_slice() {
+                [] => members,
+                [owner] => vec![*owner],
                 more => {
                     let names: Vec<&str> = more.iter().map(|member| member.name.as_str()).collect();
                     return Err(conflict(format!("{} own slots of one shard", names.join(" and "))));
                 }
             };
-            if let Some(primary) = primary {
+            if let Some(primary) = crowd.least(able.iter().copied()) {
                 crowd.add(primary);
-                primaries.insert(index, (primary, SlotSet::from_ranges([*range])));
+                chosen.insert(index, primary);
+                candidates.insert(index, able);
             }
         }
+        spread::even_out(&mut chosen, &candidates);
+        let primaries = (0u16..).zip(&ranges).filter_map(|(index, range)| {
+            Some((index, (*chosen.get(&index)?, SlotSet::from_ranges([*range]))))
+        });
+        let primaries = primaries.collect();
         Ok(Self { seen, shape, primaries })
     }
 

@@ -24,6 +24,12 @@ pub enum Violation {
         /// Their owner there.
         owner: NodeId,
     },
+    /// A primary would give slots and receive others at the same time.
+    #[error("slots {job} are moving the other way")]
+    MovesBothWays {
+        /// Those of the open job.
+        job: SlotSet,
+    },
     /// Slots would be given away while a member that may own them does not answer.
     #[error("slots would be given away while {silent} does not answer")]
     AssignsUnheard {
@@ -295,6 +301,11 @@ fn check_migration(from: NodeId, to: NodeId, slots: &SlotSet, seen: &Observed) -
     let other = own_lines(seen).find(|line| line.id != from && line.slots.intersects(slots));
     if let Some(line) = other {
         return Err(Violation::SlotsOwned { slots: line.slots.intersection(slots), owner: line.id });
+    }
+    let open = seen.reports().flat_map(|(_, report)| report.migrations.iter().flatten());
+    let mut open = open.filter(|job| job.state.is_open());
+    if let Some(job) = open.find(|job| job.source == Some(to) || job.target == Some(from)) {
+        return Err(Violation::MovesBothWays { job: job.slots.clone() });
     }
     let primary = own_lines(seen).any(|line| line.id == to && line.flags.primary);
     if primary && from != to { Ok(()) } else { Err(Violation::WrongReceiver { id: to }) }

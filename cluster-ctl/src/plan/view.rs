@@ -83,7 +83,8 @@ pub(crate) fn ban_wait(seen: &Observed, member: &Member) -> Option<Wait> {
     })
 }
 
-fn machine(member: &Member) -> Option<&str> {
+/// The machine that its Pod runs on.
+pub(super) fn machine(member: &Member) -> Option<&str> {
     member.pod.as_ref()?.machine.as_deref()
 }
 

@@ -447,3 +447,48 @@ fn given_a_silent_owner_before_the_introductions_then_it_is_not_deleted_and_the_
     });
     assert!(!matches!(resized.plan().action, Some(Action::TakeSnapshot { .. })));
 }
+
+#[test]
+fn given_machines_on_which_three_primaries_fit_apart_then_no_two_share_one() {
+    // Seen on the local Kubernetes: shard 0 on n3 n2, shard 1 on n1 n2, shard 2 on n1 n3.
+    let machines =
+        [("c-00", "n3"), ("c-01", "n2"), ("c-02", "n1"), ("c-03", "n2"), ("c-04", "n1"), ("c-05", "n3")];
+    let world = world(3, 1).with_epochs().with(|world| {
+        for (name, machine) in machines {
+            world.node(name).pod.as_mut().unwrap().machine = Some(machine.to_owned());
+        }
+    });
+    let Action::AssignSlots { slots } = world.action() else { panic!("no slots") };
+    let names: Vec<&str> = slots.iter().map(|(target, _)| target.node.name.as_str()).collect();
+    let on: std::collections::BTreeSet<&str> =
+        machines.iter().filter(|(name, _)| names.contains(name)).map(|(_, on)| *on).collect();
+    assert_eq!(on.len(), 3, "{names:?} on {on:?}");
+}
+
+proptest::proptest! {
+    /// Beside every choice that there is.
+    #[test]
+    fn the_fullest_machine_has_as_few_primaries_as_possible(
+        places in proptest::collection::vec([0usize..4, 0..4], 1..6),
+    ) {
+        let shards = u16::try_from(places.len()).unwrap();
+        let machine = |number: usize| format!("n{number}");
+        let world = world(shards, 1).with_epochs().with(|world| {
+            for (number, place) in places.iter().flatten().enumerate() {
+                let name = world.name(number);
+                world.node(&name).pod.as_mut().unwrap().machine = Some(machine(*place));
+            }
+        });
+        let Action::AssignSlots { slots } = world.action() else { panic!("no slots") };
+        let fullest = |machines: &[String]| {
+            machines.iter().map(|one| machines.iter().filter(|other| *other == one).count()).max().unwrap()
+        };
+        let on = |name: &str| world.nodes[name].pod.as_ref().unwrap().machine.clone().unwrap();
+        let chosen: Vec<String> = slots.iter().map(|(target, _)| on(&target.node.name)).collect();
+        let choices = (0..1usize << places.len()).map(|bits| {
+            let of = |(shard, place): (usize, &[usize; 2])| machine(place[bits >> shard & 1]);
+            fullest(&places.iter().enumerate().map(of).collect::<Vec<_>>())
+        });
+        proptest::prop_assert_eq!(fullest(&chosen), choices.min().unwrap());
+    }
+}

@@ -316,3 +316,46 @@ fn given_slots_under_way_to_a_shard_then_the_choice_of_the_one_that_goes_does_no
         "{decision:?}"
     );
 }
+
+#[test]
+fn given_a_failed_migration_and_a_clock_that_was_set_back_then_it_does_not_wait_for_the_clock() {
+    let failed = |seconds: u64| {
+        with_empty_shard(1, 0).with(|world| {
+            world.node("c-00").jobs = vec![job(1, 2, (0, 99), MigrationState::Failed); 3];
+            world.node("c-00").clock_seconds = seconds;
+        })
+    };
+    let decision = failed(10).plan();
+    assert!(matches!(decision.action, Some(Action::MigrateSlots { .. })), "{decision:?}");
+}
+
+#[test]
+fn given_a_job_under_way_then_no_job_starts_the_other_way() {
+    // 2x1: shards had been set to 1, c-02 (shard 1) is giving to c-00 (shard 0); now 2 again.
+    let mut world = sized(world(2, 1).formed(), 2, 1).with(World::all_published);
+    world.node("c-00").slots = SlotSet::from_ranges([SlotRange { start: 0, end: 12_287 }]);
+    world.node("c-02").slots = SlotSet::from_ranges([SlotRange { start: 12_288, end: 16_383 }]);
+    let name = |world: &World, node: &str| world.nodes[node].id;
+    let (zero, two) = (name(&world, "c-00"), name(&world, "c-02"));
+    let mut open = job(3, 1, (12_288, 13_311), MigrationState::Open("snapshotting".to_owned()));
+    (open.source, open.target) = (Some(two), Some(zero));
+    world.node("c-02").jobs = vec![open];
+    let decision = world.plan();
+    assert!(!matches!(decision.action, Some(Action::MigrateSlots { .. })), "{decision:?}");
+}
+
+#[test]
+fn given_a_job_under_way_then_the_gate_refuses_one_the_other_way() {
+    let mut world = sized(world(2, 1).formed(), 1, 1).with(World::all_published);
+    let decision = world.plan();
+    let Some(action @ Action::MigrateSlots { source, target, .. }) = &decision.action else {
+        panic!("{decision:?}")
+    };
+    assert_eq!(cluster_ctl::plan::safety::check(action, &world.observed()), Ok(()));
+    let (giver, receiver) = (source.id, target.id);
+    let mut open = job(0, 0, (0, 9), MigrationState::Open("snapshotting".to_owned()));
+    (open.source, open.target) = (Some(receiver), Some(giver));
+    world.node(&target.node.name.clone()).jobs = vec![open];
+    let refused = cluster_ctl::plan::safety::check(action, &world.observed()).unwrap_err();
+    assert!(refused.to_string().contains("moving the other way"), "{refused}");
+}
