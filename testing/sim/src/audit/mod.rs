@@ -253,7 +253,11 @@ impl World {
                 };
                 if left.home.cluster == right.home.cluster && ours.intersects(theirs) {
                     let pair = (left.id, right.id);
-                    now.insert(pair, self.audit.overlaps.get(&pair).copied().unwrap_or(self.now));
+                    // One that carries out late that it was to forget the other takes no word of it for a minute:
+                    // nobody can bring the two together before.
+                    let banned = left.banned.contains_key(&right.id) || right.banned.contains_key(&left.id);
+                    let since = self.audit.overlaps.get(&pair).copied().filter(|_| !banned);
+                    now.insert(pair, since.unwrap_or(self.now));
                 }
             }
         }
