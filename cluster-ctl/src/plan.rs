@@ -71,7 +71,7 @@ const PLANNED: &[Rule] = &[
     topology::retire_drained,
     topology::rebalance,
     topology::add_shards,
-    topology::await_clients,
+    topology::await_drained,
     rolling::roll,
     rolling::remove_excess,
 ];

@@ -35,8 +35,8 @@ pub(super) fn retire_drained(seen: &Picture<'_>, _want: &Desired) -> Verdict {
         let why = format!("shard {} is drained", shard.index);
         let replica = shard.replicas.iter().find(|(member, _)| member.spec.lifecycle != Lifecycle::Leaving);
         let (member, _) = replica.copied().unwrap_or(shard.primary);
-        let still_redirects = replica.is_none() && redirects(shard);
-        if member.spec.lifecycle != Lifecycle::Leaving && !still_redirects {
+        let stays = replica.is_none() && (redirects(shard) || is_followed(seen, shard));
+        if member.spec.lifecycle != Lifecycle::Leaving && !stays {
             return retire::begin(member, Reason::Scaling, &why);
         }
     }
@@ -56,17 +56,30 @@ fn redirects(shard: &Shard<'_>) -> bool {
     given.map(|job| report.now_seconds() - job.updated).any(|age| (0..REDIRECTS_SECONDS).contains(&age))
 }
 
-/// Nothing else is to do, but a drained shard is still there for its clients.
-pub(super) fn await_clients(seen: &Picture<'_>, _want: &Desired) -> Verdict {
+/// Whether some view gives its primary a replica: one that is not heard now would be left alone with a primary that leaves,
+/// and keep it from leaving.
+fn is_followed(seen: &Picture<'_>, shard: &Shard<'_>) -> bool {
+    seen.replicas_of(shard.primary.1.id).next().is_some()
+}
+
+/// Nothing else is to do, but a drained shard is still there for its clients, or for a replica that is not heard.
+pub(super) fn await_drained(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     let keep = seen.kept();
-    let drained = seen
-        .shards()
-        .values()
-        .find(|shard| !keep.contains(&shard.index) && shard.slots.is_empty() && redirects(shard));
-    drained.map_or(Verdict::Pass, |shard| {
-        let message = format!("shard {} is drained, and redirects its clients for a moment", shard.index);
-        Verdict::wait(Reason::Scaling, message)
-    })
+    for shard in seen.shards().values().filter(|shard| !keep.contains(&shard.index)) {
+        if !shard.slots.is_empty() {
+            continue;
+        }
+        if redirects(shard) {
+            let message = format!("shard {} is drained, and redirects its clients for a moment", shard.index);
+            return Verdict::wait(Reason::Scaling, message);
+        }
+        if is_followed(seen, shard) {
+            let message =
+                format!("shard {} is drained, but a replica that is not heard follows it", shard.index);
+            return Verdict::wait(Reason::Scaling, message);
+        }
+    }
+    Verdict::Pass
 }
 
 /// Moves one batch of slots towards the even spread.

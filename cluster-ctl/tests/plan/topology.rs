@@ -359,3 +359,16 @@ fn given_a_job_under_way_then_the_gate_refuses_one_the_other_way() {
     let refused = cluster_ctl::plan::safety::check(action, &world.observed()).unwrap_err();
     assert!(refused.to_string().contains("moving the other way"), "{refused}");
 }
+
+#[test]
+fn given_a_drained_primary_whose_replica_is_not_heard_then_it_does_not_leave_before_it() {
+    let world = sized(world(3, 1).formed(), 2, 1).with(|world| {
+        world.all_published();
+        world.node("c-00").slots = SlotSet::from_ranges([SlotRange { start: 0, end: 8191 }]);
+        world.node("c-02").slots = SlotSet::from_ranges([SlotRange { start: 8192, end: 16383 }]);
+        world.node("c-04").slots = SlotSet::new();
+        world.silence("c-05", None);
+    });
+    let decision = world.plan();
+    assert!(!matches!(decision.action, Some(Action::MarkLeaving { .. })), "{decision:?}");
+}
