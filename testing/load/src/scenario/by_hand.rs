@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::Setting;
 use super::members::Member;
 use super::order::Rules;
-use super::planned::{id, migrate, options, reshard};
+use super::planned::{migrate, options, reshard};
 use super::rolls::roll;
 use super::stage::{Stage, config};
 use crate::interruptions::BY_HAND;
@@ -29,7 +29,7 @@ const STEPS: usize = 9;
 /// Slots of a move: what the operator moves at a time (`slotBatch`).
 const SLOTS: u16 = 1024;
 
-/// Nothing, hand-overs, and moves of slots with the operator at zero; then rolls and shards 3→4→3 with it.
+/// Nothing, hand-overs, and moves of slots with the operator at zero; then rolls and shards 3→4→3→4→3 with it.
 ///
 /// # Errors
 ///
@@ -92,7 +92,6 @@ async fn step_of_slots(stage: &Stage<'_>, step: usize) -> Result<()> {
     let at = |index: usize| primaries.get(index % primaries.len().max(1)).context("no primary");
     let (giver, taker) = (at(step)?, at(step + 1)?);
     let slots: SlotSet = giver.server.as_ref().context("a silent giver")?.slots.take(SLOTS);
-    id(taker).context("a silent taker")?;
     stage.load.recorder.mark(format!("{BY_HAND}MigrateSlots {} to {}", giver.name, taker.name));
     migrate(stage, std::iter::once((giver, taker, &slots))).await.map(drop)
 }

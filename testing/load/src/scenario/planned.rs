@@ -83,7 +83,7 @@ pub async fn bulk(scene: &Scene, setting: &Setting) -> Result<Vec<Row>> {
     stage.close(Some(&setting.folder)).await
 }
 
-pub(super) fn id(member: &Member) -> Option<&str> {
+fn id(member: &Member) -> Option<&str> {
     member.server.as_ref().map(|server| server.id.as_str())
 }
 

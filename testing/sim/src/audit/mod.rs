@@ -282,7 +282,8 @@ impl World {
         }
         self.audit.unforgotten.retain(|id, _| found.contains(id));
         let limit = if self.rates == crate::faults::Rates::default() { FORGETTING } else { 4 * FORGETTING };
-        let blind = self.without_api.values().any(|until| *until > self.now);
+        // One of two operators that is cut off leaves the other to act.
+        let blind = !self.twins && self.without_api.values().any(|until| *until > self.now);
         for id in found {
             let since = self.audit.unforgotten.entry(id).or_insert(self.now);
             if blind {
