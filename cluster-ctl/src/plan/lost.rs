@@ -54,8 +54,11 @@ fn replace(seen: &Picture<'_>, want: &Desired, id: NodeId, dead: &Member) -> Ver
         return Verdict::act(Decision::act(Action::Reset { on }, Reason::ShardLost, message));
     }
     let index = dead.shard_index();
-    let Some((fresh, report)) = fresh(seen, index) else {
-        return clear_the_place(seen, index).unwrap_or_else(|| make_heir(seen, want, index, &dead.name));
+    let claim = seen.lines_of(id).map(|line| line.epoch).max().unwrap_or(Epoch(0));
+    let Some((fresh, report)) = fresh(seen, index, claim) else {
+        return remove_outdone(seen, index, claim, dead)
+            .or_else(|| clear_the_place(seen, index))
+            .unwrap_or_else(|| make_heir(seen, want, index, &dead.name));
     };
     let Some(target) = view::target(fresh) else { return Verdict::Pass };
     if let Some(verdict) = raise_epoch(seen, fresh, report, &format!("takes the place of {}", dead.name)) {
@@ -119,7 +122,7 @@ pub(super) fn give_unowned(seen: &Picture<'_>, want: &Desired) -> Verdict {
 
 fn give(seen: &Picture<'_>, want: &Desired, index: u16, share: &SlotSet) -> Verdict {
     let anchor = seen.shards().get(&index).map(|shard| shard.primary);
-    let Some((heir, report)) = anchor.or_else(|| fresh(seen, index)) else {
+    let Some((heir, report)) = anchor.or_else(|| fresh(seen, index, Epoch(0))) else {
         return make_heir(seen, want, index, &format!("shard {index}"));
     };
     if let Some(verdict) = raise_epoch(seen, heir, report, &format!("takes the place of shard {index}")) {
@@ -163,21 +166,48 @@ pub(super) fn reset_again(seen: &Picture<'_>, _want: &Desired) -> Verdict {
     })
 }
 
-/// The node of the shard that can take slots over: alone and empty. Of several the one that was begun with, so that
-/// every tick chooses the same.
-fn fresh<'a>(seen: &Picture<'a>, index: u16) -> Option<(&'a Member, &'a NodeReport)> {
-    seen.reports_of(index)
-        .filter(|(member, report)| {
-            member.spec.lifecycle != Lifecycle::Leaving
-                && shards::is_itself(member, report)
-                && report.nodes.len() == 1
-                && report.info.keys == 0
-        })
-        .min_by_key(|(member, report)| {
-            let line = report.myself();
-            let (slots, epoch) = line.map_or((true, true), |it| (it.slots.is_empty(), it.epoch.0 == 0));
-            (slots, epoch, member.name.clone())
-        })
+/// The nodes of the shard that know nobody and are empty.
+fn alone<'a>(seen: &Picture<'a>, index: u16) -> impl Iterator<Item = (&'a Member, &'a NodeReport)> {
+    seen.reports_of(index).filter(|(member, report)| {
+        member.spec.lifecycle != Lifecycle::Leaving
+            && shards::is_itself(member, report)
+            && report.nodes.len() == 1
+            && report.info.keys == 0
+    })
+}
+
+/// Whether a node that knows nobody has an epoch that the claim of another, at `claim`, outdoes. One that has none yet
+/// can still be given a higher one.
+fn is_outdone(report: &NodeReport, claim: Epoch) -> bool {
+    report.myself().is_some_and(|line| line.epoch != Epoch(0) && line.epoch <= claim)
+}
+
+/// The node of the shard that can take slots over from an owner of the epoch `claim`: alone, empty and not outdone. Of
+/// several the one that was begun with, so that every tick chooses the same.
+fn fresh<'a>(seen: &Picture<'a>, index: u16, claim: Epoch) -> Option<(&'a Member, &'a NodeReport)> {
+    alone(seen, index).filter(|(_, report)| !is_outdone(report, claim)).min_by_key(|(member, report)| {
+        let line = report.myself();
+        let (slots, epoch) = line.map_or((true, true), |it| (it.slots.is_empty(), it.epoch.0 == 0));
+        (slots, epoch, member.name.clone())
+    })
+}
+
+/// A node got its epoch while the dead owner, whose epoch is higher, lived: the views would go back to the dead one's
+/// claim, and an epoch is given only once. It goes, so that one can come that is above all.
+fn remove_outdone(seen: &Picture<'_>, index: u16, claim: Epoch, dead: &Member) -> Option<Verdict> {
+    let (member, report) = alone(seen, index).find(|(_, report)| is_outdone(report, claim))?;
+    if seen.listed_by_others(report.id) || !seen.slots_of(report.id).is_empty() {
+        return None;
+    }
+    if let Some(unheard) = seen.unheard() {
+        let message =
+            format!("{} is replaced when {} has answered, which may list it", member.name, unheard.name);
+        return Some(Verdict::wait(Reason::PrimaryUnreachable, message));
+    }
+    let message =
+        format!("replacing {}: its config epoch is not above that of the lost {}", member.name, dead.name);
+    let action = Action::DeleteNodes { nodes: vec![view::node_ref(member)], cluster_deleted: false };
+    Some(Verdict::act(Decision::act(action, Reason::ReplacingNode, message)))
 }
 
 /// A node that has joined already, empty, cannot take over slots that its own view gives to the dead owner: it goes, so

@@ -36,6 +36,16 @@ pub enum Violation {
         /// Who is silent.
         silent: String,
     },
+    /// The views would take the slots back from their receiver.
+    #[error("{receiver} gets slots at epoch {epoch}, which {owner} owned at a later or the same one")]
+    StaleClaim {
+        /// Who would get them.
+        receiver: NodeId,
+        /// The receiver's config epoch.
+        epoch: u64,
+        /// Who is shown as their owner, proved dead.
+        owner: NodeId,
+    },
     /// One action gives one slot twice.
     #[error("slots {slots} are given twice")]
     SlotsTwice {
@@ -195,6 +205,14 @@ fn check_slots<'a>(
     }
     for line in lines(seen).filter(|line| line.slots.intersects(&given)) {
         let dead = seen.members.values().any(|member| member.id() == Some(line.id) && member.verified_dead());
+        let outdone = receivers
+            .iter()
+            .filter(|(receiver, wanted)| dead && line.id != *receiver && wanted.intersects(&line.slots));
+        let epoch_of = |id: NodeId| own_lines(seen).find(|own| own.id == id).map_or(0, |own| own.epoch.0);
+        if let Some((receiver, _)) = outdone.into_iter().find(|(id, _)| epoch_of(*id) <= line.epoch.0) {
+            let epoch = epoch_of(*receiver);
+            return Err(Violation::StaleClaim { receiver: *receiver, epoch, owner: line.id });
+        }
         let theirs = receivers.iter().filter(|(receiver, _)| !dead && line.id != *receiver);
         let taken = theirs.map(|(_, wanted)| line.slots.intersection(wanted)).find(|taken| !taken.is_empty());
         if let Some(slots) = taken {

@@ -170,6 +170,25 @@ fn given_a_successor_that_learned_of_the_others_by_itself_then_it_makes_room_for
 }
 
 #[test]
+fn given_a_dead_owner_whose_only_sibling_nobody_met_has_a_lower_epoch_then_one_above_all_takes_the_slots() {
+    let mut world = world(2, 1).with_slots();
+    (world.node("c-02").epoch, world.node("c-03").epoch, world.node("c-01").epoch) = (4, 2, 3);
+    world.all_know_all();
+    world.node("c-03").knows.clear();
+    world.everyone_forgets("c-03");
+    world.kill("c-02");
+    assert!(matches!(world.action(), Action::DeleteNodes { nodes, .. } if nodes[0].name == "c-03"));
+    world.nodes.remove("c-03");
+    let Action::CreateNodes { nodes, .. } = world.action() else { panic!("no heir is made") };
+    assert_eq!(nodes[0].spec.shard_index, 1);
+    let heir = newcomer(&mut world, 1);
+    assert!(matches!(world.action(), Action::SetConfigEpochs { epochs } if epochs[0].1.0 == 5));
+    world.node(&heir).epoch = 5;
+    let Action::AssignSlots { slots: given } = world.action() else { panic!("no slots") };
+    assert_eq!((given[0].0.node.name.as_str(), &given[0].1), (heir.as_str(), &slots(8192, 16383)));
+}
+
+#[test]
 fn given_a_dead_owner_whose_sibling_is_not_heard_then_the_shard_is_held_and_says_so() {
     let decision = world(3, 1)
         .formed()

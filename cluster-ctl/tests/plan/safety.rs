@@ -35,6 +35,24 @@ fn owned_slots_are_not_assigned_to_another() {
 }
 
 #[test]
+fn slots_of_the_dead_are_not_given_at_an_epoch_that_is_not_above_theirs() {
+    let mut world = world(3, 0).formed();
+    world.kill("c-00");
+    world.node("c-00").epoch = 2;
+    let give = |world: &World| {
+        let action = Action::AssignSlots { slots: vec![(target(world, 1), slots(0, 3))] };
+        check(&action, &world.observed())
+    };
+    for (epoch, allowed) in [(1, false), (2, false), (3, true)] {
+        world.node("c-01").epoch = epoch;
+        assert_eq!(give(&world).is_ok(), allowed, "epoch {epoch}: {:?}", give(&world));
+    }
+    world.node("c-01").epoch = 2;
+    let stale = Violation::StaleClaim { receiver: id(2), epoch: 2, owner: id(1) };
+    assert_eq!(give(&world), Err(stale));
+}
+
+#[test]
 fn one_slot_is_not_given_to_two() {
     let world = world(3, 1).with_epochs();
     let action = Action::AssignSlots {
