@@ -5,10 +5,23 @@ use std::sync::Arc;
 use shared::valkey::types::NodeId;
 
 use crate::clock::Ms;
+use crate::node_loop::NodeCtl;
+use crate::operator::ClusterCtl;
 use crate::scenario::{Event, Victim};
 use crate::simulation::Simulation;
 use crate::world::World;
 use crate::world::valkey::network::Cut;
+
+/// How soon after a cut the watches of who was cut off show again what there is.
+const RECONNECTED: Ms = 5_000;
+
+/// Holds every cache of one operator.
+fn hold_all(cluster: &ClusterCtl, node: &mut NodeCtl, until: Ms) {
+    for kind in 0..4 {
+        cluster.hold_cache(kind, until);
+        node.hold_cache(kind, until);
+    }
+}
 
 impl Simulation {
     /// Makes `event` happen now.
@@ -51,16 +64,26 @@ impl Simulation {
         else {
             return;
         };
-        for kind in 0..4 {
-            cluster.hold_cache(kind, until);
-            node.hold_cache(kind, until);
-        }
+        hold_all(cluster, node, until);
         let names = [Arc::clone(&cluster.line().name), Arc::clone(&node.line().name)];
         let mut world = self.world();
         for name in names {
             world.say("fault", &format!("{name} is cut off from the API server"));
             world.without_api.insert(name, until);
         }
+    }
+
+    /// Nothing fails any more, and whoever was cut off from the API server watches again, soon.
+    pub(crate) fn calm(&mut self) {
+        let until = self.world().now + RECONNECTED;
+        for (cluster, node) in self.cluster_ctls.iter().zip(&mut self.node_ctls) {
+            let line = cluster.line();
+            let cut_off = line.world().without_api(&line.name).is_some();
+            if cut_off {
+                hold_all(cluster, node, until);
+            }
+        }
+        self.world().calm();
     }
 
     fn plan_crash(&mut self, process: u8, calls: u64, after: bool) {
@@ -228,7 +251,7 @@ impl World {
     }
 
     /// Nothing fails any more and all that was broken is mended, but for stale caches, which catch up soon.
-    pub(crate) fn calm(&mut self) {
+    fn calm(&mut self) {
         self.say("story", "nothing fails any more");
         self.rates = crate::faults::Rates::default();
         self.skew = 0;

@@ -95,7 +95,7 @@ impl Simulation {
         }
         let calm_at = START + self.scenario.calm_at;
         self.until(calm_at)?;
-        self.world().calm();
+        self.calm();
         let healed_at = self.heal(calm_at + HEALING)?;
         let until = self.calls();
         self.stay_quiet()?;
