@@ -53,7 +53,7 @@ pub async fn tell_wait<K: Kube>(
     match obstacle {
         Some(wait) => {
             let (reason, detail) = (wait.reason, wait.message.as_str());
-            warn!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail, "{}", wait_message(reason));
+            warn!(cluster_name = %key.name, namespace = %key.namespace, %reason, detail, "{}", wait_message(reason, seen.formed()));
             kube.notify(cluster, &Notice::warning(reason.as_str(), "Wait", detail)).await;
         }
         None if reason != Reason::Settled => {
@@ -112,8 +112,9 @@ fn log_action(key: &ClusterKey, action: &Action, decision: &Decision) {
 }
 
 /// The message that people search for, by reason.
-fn wait_message(reason: Reason) -> &'static str {
+fn wait_message(reason: Reason, formed: bool) -> &'static str {
     match reason {
+        Reason::PodUnschedulable if formed => "pod cannot be scheduled",
         Reason::PodUnschedulable => "bootstrap blocked: pod cannot be scheduled",
         Reason::AwaitingFailover => "primary unhealthy but replicas exist, waiting for auto-failover",
         Reason::TlsInvalid => "TLS Secret validation failed, setting cluster Invalid",

@@ -68,7 +68,7 @@ pub enum Reason {
     PromotingReplica,
     /// A shard lost every copy of its data.
     ShardLost,
-    /// A shard has fewer replicas than asked for.
+    /// A shard has fewer replicas than asked for, or one of its members is not heard.
     ReplicaMissing,
     /// The number of shards or replicas is being changed, or slots move to an even spread.
     Scaling,
@@ -251,5 +251,22 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// A number of things in words: `1 node`, `3 nodes`. For nouns that take an s.
+pub(crate) fn counted<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    let s = if number == N::from(1) { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn one_thing_is_told_in_the_singular() {
+        let told = [counted(0_usize, "node"), counted(1_u16, "node"), counted(2_u64, "node")];
+        assert_eq!(told, ["0 nodes", "1 node", "2 nodes"]);
     }
 }

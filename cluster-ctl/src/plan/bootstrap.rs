@@ -18,7 +18,7 @@ use super::{failover, lost, spread, stability, start, view};
 use crate::action::{Action, Decision, Pace, Target, Wait};
 use crate::model::{Desired, Member, Observed, Shape, Sync, sync_state};
 use crate::plan::Verdict;
-use crate::words::Reason;
+use crate::words::{Reason, counted};
 
 /// The steps of a cluster of which no member has left `Joining`.
 pub(super) fn plan(seen: &Picture<'_>, want: &Desired) -> Decision {
@@ -164,7 +164,7 @@ impl<'a, 'o> Plan<'a, 'o> {
             .filter_map(|(member, _)| view::target(member).zip(free.next()))
             .collect();
         (!epochs.is_empty()).then(|| {
-            let message = format!("setting the config epoch of {} nodes", epochs.len());
+            let message = format!("setting the config epoch of {}", counted(epochs.len(), "node"));
             Decision::act(Action::SetConfigEpochs { epochs }, Reason::SettingEpochs, message)
         })
     }
@@ -191,7 +191,7 @@ impl<'a, 'o> Plan<'a, 'o> {
             slots.extend(view::target(primary).map(|target| (target, missing)));
         }
         (!slots.is_empty()).then(|| {
-            let message = format!("assigning slots to {} primaries", slots.len());
+            let message = format!("assigning the slots of {}", counted(slots.len(), "shard"));
             Decision::act(Action::AssignSlots { slots }, Reason::AssigningSlots, message)
         })
     }
@@ -215,7 +215,7 @@ impl<'a, 'o> Plan<'a, 'o> {
         if seed_report.nodes.handshakes() > 0 {
             return Some(learning());
         }
-        let message = format!("introducing {} nodes to {}", unknown.len(), seed.name);
+        let message = format!("introducing {} to {}", counted(unknown.len(), "node"), seed.name);
         let action = Action::Meet { seed: view::target(seed)?, others: unknown };
         Some(Decision::act(action, Reason::MeetingNodes, message))
     }
@@ -234,7 +234,7 @@ impl<'a, 'o> Plan<'a, 'o> {
         let step = next.and_then(|(member, report)| {
             let missing = self.reports().filter(|(_, other)| report.line(other.id).is_none());
             let others: Vec<Target> = missing.filter_map(|(other, _)| view::target(other)).collect();
-            let message = format!("introducing {} nodes to {}", others.len(), member.name);
+            let message = format!("introducing {} to {}", counted(others.len(), "node"), member.name);
             Some(Decision::act(
                 Action::Meet { seed: view::target(member)?, others },
                 Reason::MeetingNodes,
@@ -259,7 +259,7 @@ impl<'a, 'o> Plan<'a, 'o> {
             .filter_map(|(member, _, primary)| Some((view::target(member)?, primary.id)))
             .collect();
         (!links.is_empty()).then(|| {
-            let message = format!("attaching {} replicas", links.len());
+            let message = format!("attaching {}", counted(links.len(), "replica"));
             Decision::act(Action::Replicate { links }, Reason::AttachingReplicas, message)
         })
     }
@@ -283,7 +283,8 @@ impl<'a, 'o> Plan<'a, 'o> {
             if others.is_empty() {
                 return None;
             }
-            let message = format!("announcing the slots of {} to {} nodes", primary.name, others.len());
+            let message =
+                format!("announcing the slots of {} to {}", primary.name, counted(others.len(), "node"));
             let seed = view::target(primary)?;
             Some(Decision::act(Action::Meet { seed, others }, Reason::MeetingNodes, message))
         })

@@ -2,14 +2,14 @@
 
 use crate::action::{Action, Decision, NodeRef, Pace};
 use crate::model::Observed;
-use crate::words::Reason;
+use crate::words::{Reason, counted};
 
 /// The steps of a cluster whose deletion was asked for.
 pub fn plan(seen: &Observed) -> Decision {
     let nodes: Vec<NodeRef> =
         seen.staying().map(|member| NodeRef { name: member.name.clone(), uid: member.uid.clone() }).collect();
     if !nodes.is_empty() {
-        let message = format!("deleting {} nodes", nodes.len());
+        let message = format!("deleting {}", counted(nodes.len(), "node"));
         return Decision::act(
             Action::DeleteNodes { nodes, cluster_deleted: true },
             Reason::Deleting,

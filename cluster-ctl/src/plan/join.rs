@@ -44,7 +44,7 @@ fn step(seen: &Picture<'_>, want: &Desired, member: &Member) -> Verdict {
         Some(shard) => shard.primary,
         None => match founder(seen, want, member) {
             Some(founder) => founder,
-            None => return waiting(member, Reason::Scaling, "waits for the other nodes of its shard"),
+            None => return waiting(member, Reason::Scaling, &gathering(seen, member)),
         },
     };
     if primary.1.id == report.id {
@@ -77,6 +77,21 @@ fn unwanted(seen: &Picture<'_>, want: &Desired, member: &Member) -> Option<&'sta
     let full =
         serving.len() >= want.shape.per_shard() && serving.iter().all(|other| other.report().is_some());
     (full && !rolling).then_some("its shard has all its members")
+}
+
+/// What a joiner of a shard without a primary waits for.
+fn gathering(seen: &Picture<'_>, member: &Member) -> String {
+    let silent = seen.staying_of(member.shard_index()).find(|other| other.is_unknown());
+    silent.map_or_else(
+        || "waits for the other nodes of its shard".to_owned(),
+        |silent| {
+            format!(
+                "waits for the other nodes of its shard, of which {} does not answer; it comes back, or its death is confirmed with the annotation {}",
+                silent.name,
+                shared::names::ANNOTATION_CONFIRMED_DEAD
+            )
+        },
+    )
 }
 
 /// The member around which a new shard gathers: the lowest name, once every node of the shard answers. Replicas made for a

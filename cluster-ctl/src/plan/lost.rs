@@ -67,7 +67,7 @@ fn replace(seen: &Picture<'_>, want: &Desired, id: NodeId, dead: &Member) -> Ver
     let orphans = orphaned_slots(seen, id);
     let missing = orphans.difference(&report.myself().map(|line| line.slots.clone()).unwrap_or_default());
     if !missing.is_empty() {
-        let what = format!("gets {orphans} of the lost {}", dead.name);
+        let what = format!("gets slots of the lost {}", dead.name);
         return assign(seen, fresh, missing, &what);
     }
     let seed = seen.reports().find(|(_, report)| report.nodes.len() > 1 && report.info.role == Role::Primary);
@@ -246,7 +246,7 @@ fn make_heir(seen: &Picture<'_>, want: &Desired, index: u16, lost: &str) -> Verd
     });
     match coming {
         Some(member) => {
-            let wait = view::pod_wait(member).or_else(|| view::answer_wait(member));
+            let wait = view::pod_wait(seen, member).or_else(|| view::answer_wait(member));
             let why = wait.map_or_else(String::new, |wait| format!(": {}", wait.message));
             Verdict::wait(
                 Reason::ShardLost,

@@ -12,7 +12,7 @@ use super::shards::is_itself;
 use super::{Verdict, view};
 use crate::action::{Action, Decision, Target, Wait};
 use crate::model::{Desired, Member, sync_state};
-use crate::words::Reason;
+use crate::words::{Reason, counted};
 
 /// The first step: the member is taken from the published ones and marked Leaving.
 pub(super) fn begin(member: &Member, reason: Reason, why: &str) -> Verdict {
@@ -104,7 +104,7 @@ fn let_go(seen: &Picture<'_>, member: &Member, id: NodeId) -> Verdict {
         .filter_map(|(other, _)| view::target(other))
         .collect();
     if !on.is_empty() {
-        let message = format!("forgetting {} on {} nodes", member.name, on.len());
+        let message = format!("forgetting {} on {}", member.name, counted(on.len(), "node"));
         return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::Retiring, message));
     }
     if let Some(silent) = seen.unheard() {
@@ -132,28 +132,27 @@ fn end_with_keys(
     member: &Member,
     report: &NodeReport,
 ) -> Result<Decision, Wait> {
-    let (name, keys) = (&member.name, report.info.keys);
+    let (name, keys) = (&member.name, counted(report.info.keys, "key"));
     let wait = |reason, message| Err(Wait { reason, message });
     let Some(pod) = &member.pod else {
-        return wait(Reason::Retiring, format!("{name} leaves with {keys} keys and has no Pod to end"));
+        return wait(Reason::Retiring, format!("{name} leaves with {keys} and has no Pod to end"));
     };
     if pod.deleting {
         return wait(Reason::PodTerminating, view::terminating_words(member));
     }
     if seen.claimed().len() < SLOT_COUNT || seen.slots_are_moving() {
-        let message = format!(
-            "{name} leaves and holds {keys} keys; it goes when every slot has an owner and none moves"
-        );
+        let message =
+            format!("{name} leaves and holds {keys}; it goes when every slot has an owner and none moves");
         return wait(Reason::Retiring, message);
     }
     if member.keys_kept_millis <= want.patience.node_loss_millis {
         let message = format!(
-            "{name} leaves and owns nothing, but holds {keys} keys, with which it cannot be reset; its Pod is ended if that lasts"
+            "{name} leaves and owns nothing, but holds {keys}, with which it cannot be reset; its Pod is ended if that lasts"
         );
         return wait(Reason::Retiring, message);
     }
     let message = format!(
-        "ending the Pod of {name}, which leaves: it cannot be reset with its {keys} keys, and every slot is another's"
+        "ending the Pod of {name}, which leaves: it cannot be reset with its {keys}, and every slot is another's"
     );
     let action = Action::EndPod { node: view::node_ref(member), pod_uid: pod.uid.clone(), id: report.id };
     Ok(Decision::act(action, Reason::Retiring, message))

@@ -13,7 +13,7 @@ use super::picture::Picture;
 use super::{Verdict, shards, start, view};
 use crate::action::{Action, Decision, Target, Wait};
 use crate::model::{Desired, Member, Observed};
-use crate::words::Reason;
+use crate::words::{Reason, counted};
 
 /// A member that is dead, or that a majority flags `fail`, and that owns no slot and that nobody replicates, is
 /// forgotten on every live node at once: the engine itself sends MEET to a silent address, and the address may be
@@ -40,7 +40,7 @@ pub(super) fn forget_dead(seen: &Picture<'_>, _want: &Desired) -> Verdict {
             continue;
         }
         let name = seen.member_by_id(id).map_or_else(|| id.to_string(), |member| member.name.clone());
-        let message = format!("forgetting {name} on {} nodes", on.len());
+        let message = format!("forgetting {name} on {}", counted(on.len(), "node"));
         return Verdict::act(Decision::act(Action::Forget { id, on }, Reason::ForgettingNode, message));
     }
     Verdict::Pass

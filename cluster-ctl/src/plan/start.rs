@@ -13,7 +13,7 @@ use super::{shards, view};
 use crate::action::{Action, Decision, NewNode, Pace, Wait};
 use crate::model::{Container, Desired, Member, Observed, Shape};
 use crate::plan::Verdict;
-use crate::words::Reason;
+use crate::words::{Reason, counted};
 
 /// Longest pause between two attempts at starting a node, seconds.
 const MAX_RETRY_SECONDS: i64 = 30 * 60;
@@ -81,7 +81,8 @@ fn why_unfit(seen: &Picture<'_>, want: &Desired, member: &Member) -> Option<Stri
     // The copy of a sibling that clients have found already, before every member was Active.
     let primary = report.myself().and_then(|line| line.primary);
     let is_copy = primary.is_some_and(|primary| seen.member_by_id(primary).is_some());
-    (report.info.keys > 0 && !is_copy).then(|| format!("holds {} keys but should be empty", report.info.keys))
+    (report.info.keys > 0 && !is_copy)
+        .then(|| format!("holds {} but should be empty", counted(report.info.keys, "key")))
 }
 
 /// Members beyond the size: of an index past the last shard, or more than a shard has. Those that never answered go
@@ -140,7 +141,7 @@ fn create_missing(seen: &Picture<'_>, want: &Desired, shape: Shape) -> Option<De
         .zip(&want.names)
         .map(|(index, name)| new_node(name.clone(), template, *index, 0))
         .collect();
-    let message = format!("creating {} of {} nodes", nodes.len(), shape.members());
+    let message = format!("creating {} of {}", nodes.len(), counted(shape.members(), "node"));
     Some(create(seen, nodes, Reason::CreatingNodes, message))
 }
 
@@ -192,8 +193,9 @@ pub(super) fn joiner(seen: &Picture<'_>, want: &Desired, member: &Member) -> Opt
     if let Some(verdict) = retry_joiner(seen, want, member) {
         return Some(verdict);
     }
-    let wait =
-        start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member))?;
+    let wait = start_failure(member)
+        .or_else(|| view::pod_wait(seen, member))
+        .or_else(|| view::answer_wait(member))?;
     Some(Verdict::Wait(vec![wait]))
 }
 
@@ -232,7 +234,9 @@ fn await_members(seen: &Observed) -> Option<Decision> {
     let mut waits: Vec<Wait> = seen
         .staying()
         .filter_map(|member| {
-            start_failure(member).or_else(|| view::pod_wait(member)).or_else(|| view::answer_wait(member))
+            start_failure(member)
+                .or_else(|| view::pod_wait(seen, member))
+                .or_else(|| view::answer_wait(member))
         })
         .collect();
     // The one that a person can do something about comes first.
@@ -276,8 +280,9 @@ pub(super) fn never_answered(member: &Member) -> bool {
 
 /// It never answered and Kubernetes says that it will not start as it is.
 fn failed_to_start(member: &Member) -> bool {
-    let stuck = member.pod.as_ref().is_some_and(|pod| matches!(pod.container, Container::Waiting { .. }))
-        && view::pod_wait(member).is_some_and(|wait| wait.reason == Reason::PodNotStarting);
+    let stuck = member.pod.as_ref().is_some_and(
+        |pod| matches!(&pod.container, Container::Waiting { reason, .. } if view::is_start_failure(reason)),
+    );
     never_answered(member) && (member.verified_dead() || stuck)
 }
 

@@ -15,7 +15,7 @@ use super::shards::Shard;
 use super::{Verdict, retire, start, view};
 use crate::action::{Action, Decision};
 use crate::model::Desired;
-use crate::words::Reason;
+use crate::words::{Reason, counted};
 
 /// Slot migrations open at once in a cluster.
 const MAX_JOBS: usize = 3;
@@ -110,8 +110,12 @@ pub(super) fn rebalance(seen: &Picture<'_>, want: &Desired) -> Verdict {
     else {
         return Verdict::Pass;
     };
-    let message =
-        format!("moving {} slots from shard {} to shard {}", slots.len(), giver.index, receiver.index);
+    let message = format!(
+        "moving {} from shard {} to shard {}",
+        counted(slots.len(), "slot"),
+        giver.index,
+        receiver.index
+    );
     let action = Action::MigrateSlots { source, target, slots };
     Verdict::act(Decision::act(action, Reason::Scaling, message))
 }
@@ -182,7 +186,9 @@ impl Flow {
     fn under_way(&self) -> Verdict {
         match self.jobs {
             0 => Verdict::Pass,
-            jobs => Verdict::wait(Reason::Scaling, format!("{jobs} slot migrations are under way")),
+            jobs => {
+                Verdict::wait(Reason::Scaling, format!("moving slots: {} under way", counted(jobs, "job")))
+            }
         }
     }
 }
@@ -235,8 +241,10 @@ fn pause_after_failure(giver: &Shard<'_>) -> Option<String> {
     // A clock that was set back keeps nobody.
     (0..pause).contains(&(giver.primary.1.now_seconds() - last.updated)).then(|| {
         format!(
-            "moving slots from shard {} failed {failures} times, trying again after {pause} s: {}",
-            giver.index, last.message
+            "moving slots from shard {} failed {}, trying again after {pause} s: {}",
+            giver.index,
+            counted(failures, "time"),
+            last.message
         )
     })
 }

@@ -92,8 +92,11 @@ fn zone(member: &Member) -> Option<&str> {
     member.pod.as_ref()?.zone.as_deref()
 }
 
+/// A Pod that has not started for so long, seconds, is worth a person's look, although nothing says that it cannot.
+const SLOW_START_SECONDS: i64 = 120;
+
 /// Why a member's Pod does not run yet, in the real words; `None` when it runs or its death is proved.
-pub(crate) fn pod_wait(member: &Member) -> Option<Wait> {
+pub(crate) fn pod_wait(seen: &Observed, member: &Member) -> Option<Wait> {
     let name = &member.name;
     let wait = |reason, message| Some(Wait { reason, message });
     if member.verified_dead() || member.pod_running() {
@@ -103,12 +106,19 @@ pub(crate) fn pod_wait(member: &Member) -> Option<Wait> {
         return wait(Reason::PodsStarting, format!("{name}: the Pod is being created"));
     };
     if let Some(words) = &pod.unschedulable {
-        let message = format!("bootstrap blocked: pod cannot be scheduled: {name}: {words}");
+        let what = if seen.formed() { "" } else { "bootstrap blocked: " };
+        let message = format!("{what}pod cannot be scheduled: {name}: {words}");
         return wait(Reason::PodUnschedulable, message);
     }
     match &pod.container {
         Container::Waiting { reason, message } if is_start_failure(reason) => {
             wait(Reason::PodNotStarting, format!("{name}: {reason}: {message}"))
+        }
+        Container::Waiting { .. } if seen.now.seconds_since(member.created) >= SLOW_START_SECONDS => {
+            let message = format!(
+                "{name}: the Pod has not started for {SLOW_START_SECONDS} s; its events say why: kubectl describe pod {name}"
+            );
+            wait(Reason::PodNotStarting, message)
         }
         Container::Waiting { .. } | Container::Running | Container::Ended(_) => {
             wait(Reason::PodsStarting, format!("{name}: the Pod is starting"))
@@ -117,7 +127,7 @@ pub(crate) fn pod_wait(member: &Member) -> Option<Wait> {
 }
 
 /// Words by which the kubelet says that a container will not start without a change (Kubernetes 1.27 to 1.36).
-fn is_start_failure(reason: &str) -> bool {
+pub(super) fn is_start_failure(reason: &str) -> bool {
     matches!(
         reason,
         "ErrImagePull"
@@ -183,6 +193,34 @@ fn unpublished(seen: &Observed) -> Option<Wait> {
     })
 }
 
+/// Silence shorter than this, milliseconds, is what one lost reply or a busy machine looks like: it is not told.
+const BRIEF_SILENCE_MILLIS: i64 = 10_000;
+
+/// Active members that own nothing, are not heard, and may live: what ends that, and what a person can do. Owners are
+/// spoken of by the rules that replace them.
+fn unheard_copies(seen: &Picture<'_>, want: &Desired) -> Vec<Wait> {
+    let silent = seen.silent().iter().filter(|member| {
+        let owns = member.id().is_some_and(|id| !seen.slots_of(id).is_empty());
+        member.is_unknown() && !member.deleting && member.spec.lifecycle == Lifecycle::Active && !owns
+    });
+    let seconds = want.patience.node_loss_millis / 1000;
+    let wait = |member: &&Member| {
+        let name = &member.name;
+        let what = match &member.pod {
+            Some(pod) if pod.deleting => return None,
+            Some(_) if member.pod_running() && member.silent_millis < BRIEF_SILENCE_MILLIS => return None,
+            Some(_) => "does not answer".to_owned(),
+            None => "lost its Pod, and nothing proves that its process has ended".to_owned(),
+        };
+        let message = format!(
+            "{name} {what}; it is replaced when it has been missed for {seconds} s, or when its death is confirmed with the annotation {}",
+            shared::names::ANNOTATION_CONFIRMED_DEAD
+        );
+        Some(Wait { reason: Reason::ReplicaMissing, message })
+    };
+    silent.filter_map(wait).collect()
+}
+
 /// Members of which nobody will hear again and that some view lists. The engine soon brings the views together, and nothing
 /// that Kubernetes watches tells of it.
 fn unforgotten(seen: &Picture<'_>) -> Option<Wait> {
@@ -219,6 +257,7 @@ pub(crate) fn idle(seen: &Picture<'_>, want: &Desired, mut waits: Vec<Wait>) -> 
         waits.push(Wait { reason: Reason::Retiring, message });
     }
     waits.extend(unforgotten(seen));
+    waits.extend(unheard_copies(seen, want));
     waits.extend(unpublished(seen));
     waits.extend(want.notices.iter().cloned());
     // The cause before what follows from it: with passwords that no node knows nobody is heard.

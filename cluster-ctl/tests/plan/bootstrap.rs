@@ -101,6 +101,19 @@ fn given_a_pod_that_cannot_be_scheduled_then_the_schedulers_words_are_shown() {
 }
 
 #[test]
+fn given_a_pod_that_takes_very_long_to_start_then_a_person_is_told_where_to_look_and_the_node_is_kept() {
+    let world = world(1, 1).answering().with(|world| {
+        let node = world.node("c-01");
+        node.pod.as_mut().unwrap().container = waiting("ContainerCreating");
+        (node.recorded_id, node.voice) = (None, Voice::Silent);
+    });
+    assert_eq!(world.plan().reason, Reason::PodsStarting);
+    let late = world.with(|world| world.now.0 += 120_000).plan();
+    assert_eq!((late.action.as_ref(), late.reason), (None, Reason::PodNotStarting), "{late:?}");
+    assert!(late.message.contains("kubectl describe pod c-01"), "{}", late.message);
+}
+
+#[test]
 fn given_an_image_that_cannot_be_pulled_then_the_node_is_kept_and_the_kubelets_words_are_shown() {
     let decision = world(1, 1)
         .answering()

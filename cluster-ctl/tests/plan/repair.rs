@@ -114,6 +114,25 @@ fn given_a_silent_replica_that_only_some_suspect_then_it_is_not_forgotten() {
 }
 
 #[test]
+fn given_a_replica_that_is_not_heard_then_it_is_told_after_a_moment_and_what_ends_the_wait() {
+    let silent = world(3, 1).formed().with(|world| world.silence("c-03", None));
+    assert_eq!(silent.plan().reason, Reason::Settled, "one lost reply is not told");
+    let long = silent.clone().with(|world| world.node("c-03").silent_millis = 10_000).plan();
+    assert_eq!((long.action.as_ref(), long.reason), (None, Reason::ReplicaMissing), "{long:?}");
+    assert!(
+        long.message.starts_with("c-03 does not answer") && long.message.contains("confirmed-dead"),
+        "{long:?}"
+    );
+    let vanished = silent.with(|world| {
+        let node = world.node("c-03");
+        (node.pod, node.pod_vanished) = (None, true);
+    });
+    let vanished = vanished.plan();
+    assert_eq!((vanished.action.as_ref(), vanished.reason), (None, Reason::ReplicaMissing), "{vanished:?}");
+    assert!(vanished.message.starts_with("c-03 lost its Pod"), "{vanished:?}");
+}
+
+#[test]
 fn given_a_dead_member_that_nobody_lists_then_its_object_goes_and_a_replica_is_made() {
     let mut world = world(3, 1).formed().with(|world| world.kill("c-03"));
     world.everyone_forgets("c-03");
