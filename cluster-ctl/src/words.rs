@@ -255,7 +255,7 @@ impl fmt::Display for Reason {
 }
 
 /// A number of things in words: `1 node`, `3 nodes`. For nouns that take an s.
-pub(crate) fn counted<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+pub(crate) fn counted<N: fmt::Display + PartialEq + From<u8> + Copy>(number: N, noun: &str) -> String {
     let s = if number == N::from(1) { "" } else { "s" };
     format!("{number} {noun}{s}")
 }
