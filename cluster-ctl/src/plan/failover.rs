@@ -213,7 +213,8 @@ fn holds_data(report: &NodeReport) -> bool {
 fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
     // A view without slots of the dead one alone says nothing: whoever learned of it after its death never heard them.
     let slots = seen.slots_of(id);
-    if seen.owners().iter().any(|(owner, owned)| *owner != id && owned.intersects(slots)) {
+    let others = seen.owners().iter().filter(|(owner, owned)| **owner != id && owned.intersects(slots));
+    if others.map(|(owner, _)| *owner).any(|owner| !is_outlived(seen, owner, id)) {
         return Some("a successor has been elected and is becoming known".to_owned());
     }
     for member in seen.replicas_of(id).filter_map(|replica| seen.member_by_id(replica)) {
@@ -222,6 +223,13 @@ fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
         }
     }
     None
+}
+
+/// Whether `owner` is dead and had its slots before `id` had them: it gave them away, and a view that has not heard of that
+/// never will from either. By the epoch, which rises with each claim.
+fn is_outlived(seen: &Observed, owner: NodeId, id: NodeId) -> bool {
+    let claim = |of: NodeId| (seen.lines_of(of).map(|line| line.epoch).max(), of);
+    seen.member_by_id(owner).is_some_and(Member::verified_dead) && claim(owner) < claim(id)
 }
 
 /// Whether an election can succeed in the candidate's own view: a majority of the slot-holding primaries, the dead

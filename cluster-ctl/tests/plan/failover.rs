@@ -3,6 +3,7 @@
 use cluster_ctl::action::Action;
 use cluster_ctl::model::{Container, Ending, Millis};
 use cluster_ctl::words::Reason;
+use shared::slots::{SlotRange, SlotSet};
 use shared::valkey::commands::FailoverKind;
 
 use crate::world::{Flag, World, ending, id, world};
@@ -205,4 +206,33 @@ fn given_only_older_data_of_a_silent_primary_then_nothing_is_decided_by_it() {
         let decision = world.plan();
         assert_eq!((decision.action, decision.reason), (None, Reason::PrimaryUnreachable));
     }
+}
+
+/// Slots have just moved from the first shard to the second, and some view has not heard of it; both primaries are dead.
+fn both_ends_of_a_move_dead() -> World {
+    world(4, 1).formed().with(|world| {
+        let moved = SlotSet::from_ranges(SlotRange::new(0, 1023));
+        let taker = world.node("c-02");
+        (taker.epoch, taker.slots) = (20, taker.slots.union(&moved));
+        world.kill("c-00");
+        world.kill("c-02");
+    })
+}
+
+#[test]
+fn given_both_ends_of_a_move_dead_then_the_claim_of_the_giver_does_not_hold_up_who_succeeds_the_receiver() {
+    let world = both_ends_of_a_move_dead();
+    let Action::Failover { from, on, .. } = world.action() else { panic!("not succeeded") };
+    assert_eq!((from, on.node.name.as_str()), (id(3), "c-03"));
+}
+
+#[test]
+fn given_a_later_claim_of_another_then_the_dead_primary_is_not_succeeded_by_its_older_copy() {
+    let world = both_ends_of_a_move_dead().with(|world| {
+        world.node("c-02").slots = SlotSet::all();
+        world.nodes.remove("c-03");
+        world.everyone_forgets("c-03");
+    });
+    let decision = world.plan();
+    assert!(!matches!(decision.action, Some(Action::Failover { from, .. }) if from == id(1)), "{decision:?}");
 }
