@@ -81,6 +81,7 @@ pub const ALL: &[Scenario] = &[
     fault("midway", "a primary killed in the middle of scaling and of a roll"),
     fault("no-operator", "a primary killed while the operator is at zero"),
     fault("frozen", "a primary of 3×0 frozen for two minutes"),
+    fault("frozen-long", "a primary of 3×0, by TLS, frozen for ten minutes"),
     fault("small", "primaries of 1×1 and 2×1 killed and drained"),
 ];
 
@@ -118,6 +119,7 @@ pub async fn play(name: &str, setting: &Setting) -> Result<Vec<String>> {
         "api" => wounds::api(&scene, setting).await?,
         "midway" => faults::midway(&scene, setting).await?,
         "no-operator" => faults::no_operator(&scene, setting).await?,
+        "frozen-long" => wounds::frozen_long(&scene, setting).await?,
         "frozen" => wounds::frozen(&scene, setting).await?,
         _ => faults::small(&scene, setting).await?,
     };

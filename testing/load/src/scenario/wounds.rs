@@ -2,19 +2,23 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use test_e2e::Scene;
+use anyhow::{Context as _, Result, ensure};
 use test_e2e::objects::text;
+use test_e2e::tls::{self, TlsSecret};
+use test_e2e::{Authority, Scene};
 
 use super::Setting;
 use super::breaking::{Away, Broken, Cut, require_local};
 use super::members::Member;
 use super::planned::options;
-use super::stage::Stage;
+use super::stage::{Stage, roomy};
 use crate::report::Row;
+use crate::run::Options;
 
 /// How long such a fault lasts where nothing ends it.
 const WHILE: Duration = Duration::from_mins(2);
+/// How long a primary without a replica is frozen where no probe ends it.
+const LONG: Duration = Duration::from_mins(10);
 /// Until all is well after it was mended.
 const MENDED_WITHIN: Duration = Duration::from_mins(3);
 
@@ -116,6 +120,39 @@ pub async fn api(scene: &Scene, setting: &Setting) -> Result<Vec<Row>> {
     drop(away);
     stage.load.recorder.mark("the API server is back");
     stage.end(operation, MENDED_WITHIN, &victim.name).await?;
+    stage.close(Some(&setting.folder)).await
+}
+
+/// A primary of 3×0 that speaks TLS only frozen for ten minutes. The kubelet's probe is content with a port that accepts, as
+/// the kernel does for a frozen process; so nobody but the operator could destroy it, and nothing of it may be. Few clients
+/// call meanwhile: who is not accepted fills the queue of the port, and a full one fails the probe.
+///
+/// # Errors
+///
+/// The scenario cannot be played, or the primary was replaced.
+pub async fn frozen_long(scene: &Scene, setting: &Setting) -> Result<Vec<Row>> {
+    require_local()?;
+    let authority = Authority::until("authority", 2040)?;
+    let name = "frozen-long";
+    let secret = TlsSecret::new(scene, "certificate");
+    secret.hold(&authority.sign(&tls::request(name, &scene.name))?, &authority.pem()).await?;
+    scene.client().await?;
+    scene.trust(&authority.pem()).await?;
+    roomy(scene).await?;
+    let cluster = scene.blueprint(name, 3, 0).with(&tls::spec(&secret.name)).create().await?;
+    cluster.settled(Duration::from_mins(2)).await?;
+    let few = Options { clients: 1, tasks: 1, rate: 1, probes: 0, newcomer_pause: LONG, ..options(setting) };
+    let mut stage = Stage::over(scene, name, cluster, Some(authority.pem()), &few).await?;
+    let primaries = stage.primaries().await?;
+    let before = uids(&primaries);
+    let victim = primaries.first().context("no primary")?.clone();
+    let operation = stage.fault("a primary of 3×0, by TLS, frozen for ten minutes");
+    victim.signal("STOP")?;
+    tokio::time::sleep(LONG).await;
+    victim.signal("CONT").context("it was ended while it was frozen")?;
+    stage.end(operation, MENDED_WITHIN, &victim.name).await?;
+    let after = uids(&stage.members().await?);
+    ensure!(before == after, "members were replaced: {before:?} before, {after:?} after");
     stage.close(Some(&setting.folder)).await
 }
 

@@ -215,13 +215,14 @@ impl World {
             && node.stream.keys.keys().all(owned)
     }
 
-    /// A Pod is deleted by node-ctl: only one whose node goes.
+    /// A Pod is deleted by node-ctl: only one whose node goes or is gone.
     pub fn judge_pod_delete(&mut self, name: &str) {
         let Some(pod) = self.api.get::<Pod>(name) else { return };
+        let ours = pod.metadata.owner_references.iter().flatten().any(|it| it.kind == "ValkeyNode");
         let node = self.api.get::<ValkeyNode>(name);
         let node = node.filter(|node| node.uid().as_deref() == owner(&pod.metadata));
-        let goes = node.is_some_and(|node| node.metadata.deletion_timestamp.is_some());
-        if !goes {
+        let stays = node.is_some_and(|node| node.metadata.deletion_timestamp.is_none());
+        if stays || !ours {
             self.violated(format!("deletes the Pod {name}, whose node stays or is not its own"));
         }
     }

@@ -141,14 +141,17 @@ impl World {
         Vec::new()
     }
 
-    /// Never a slot owner in the node's view, never one that a living node follows.
+    /// Never a slot owner in the node's view, never one that a living node follows. Whoever was forgotten by all itself is
+    /// taken in anew, whomever it follows.
     fn forgets_member(&self, node: &Node, other: NodeId) -> Vec<String> {
         let name = self.valkey.name(other);
         let mut words = Vec::new();
         if node.slots.contains_key(&other) {
             words.push(format!("{} is told to forget {name}, which owns slots there", node.home.pod));
         }
-        let follower = self.siblings(node).find(|it| it.primary == Some(other) && self.is_reachable(it));
+        let listed = |it: &Node| self.siblings(it).any(|by| by.peers.contains_key(&it.id));
+        let follows = |it: &&Node| it.primary == Some(other) && self.is_reachable(it) && listed(it);
+        let follower = self.siblings(node).find(follows);
         if let Some(follower) = follower {
             words.push(format!("{name} is forgotten although {} follows it", follower.home.pod));
         }
