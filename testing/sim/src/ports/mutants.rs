@@ -37,7 +37,7 @@ pub enum Mutant {
     ForceTwice,
     /// A member that is to leave is deleted at once.
     DeletesUnreset,
-    /// The heir of a lost shard keeps epoch 0.
+    /// The heir of a lost shard keeps epoch 0, and is believed to have one above all.
     EpochZero,
     /// The views' `fail` is taken for a suspicion.
     FailOverlooked,
@@ -99,7 +99,7 @@ impl Mutant {
             Self::WrongShard => follow_the_failed(report),
             Self::EpochZero => {
                 if formed && report.nodes.len() == 1 {
-                    edit(report, |line| line.epoch = Epoch(line.epoch.0.max(1)));
+                    edit(report, |line| line.epoch = Epoch(line.epoch.0.max(1_000)));
                 }
             }
             Self::FailOverlooked => edit(report, |line| {
