@@ -256,14 +256,6 @@ fn prepare_cgroups(node: &str) -> Result<()> {
                         .with_context(|| format!("set {file} of {}", group.display()))?;
                 }
             }
-            // Beside a machine's pods there is one group of all its system processes. Here those of three machines and of
-            // the control plane count one by one, each as much as all pods together would by default.
-            for (file, weight) in [("cpu.shares", "65536"), ("cpu.weight", "2500")] {
-                let file = group.join(file);
-                if name == CGROUP && file.exists() {
-                    fs::write(&file, weight).with_context(|| format!("set {}", file.display()))?;
-                }
-            }
             // cgroup v2: children get only the controllers that their parent passes on.
             let available = fs::read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
             for controller in available.split_whitespace() {
