@@ -256,11 +256,11 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Starts it against `host` with `valkey-cli` and these options.
+    /// Starts it against `host` with `valkey-cli` and these options, and waits until it has been sent to several shards.
     ///
     /// # Errors
     ///
-    /// There is no client Pod.
+    /// There is no client Pod, or nothing was written in half a minute.
     pub async fn start(scene: &'a Scene, host: &str, options: &str) -> Result<Self> {
         let script = format!(
             "rm -f /dev/shm/load.*; \
@@ -271,16 +271,22 @@ impl<'a> Load<'a> {
         scene
             .run(&format!("nohup sh -c '{}' > /dev/null 2>&1 < /dev/null &", script.replace('\'', "'\\''")))
             .await?;
+        let script = "for i in $(seq 300); do [ \"$(grep -c '^OK$' /dev/shm/load.out)\" -ge 20 ] && exit 0; sleep 0.1; done; \
+             cat /dev/shm/load.out; exit 1";
+        scene.run(script).await.context("the load does not come to write")?;
         Ok(Self { scene })
     }
 
-    /// Ends it: how many values were sent, and all that came back that is not OK.
+    /// Ends it once it has sent more than `least` values: how many were sent, and all that came back that is not OK.
     ///
     /// # Errors
     ///
-    /// It did not end, or a count does not add up.
-    pub async fn end(self) -> Result<(u64, Vec<String>)> {
-        let wait = "touch /dev/shm/load.stop; for i in $(seq 100); do [ -e /dev/shm/load.done ] && break; sleep 0.1; done";
+    /// It sent fewer in half a minute, did not end, or a count does not add up.
+    pub async fn end(self, least: u64) -> Result<(u64, Vec<String>)> {
+        let wait = format!(
+            "for i in $(seq 300); do [ \"$(cat /dev/shm/load.sent)\" -gt {least} ] && break; sleep 0.1; done; \
+             touch /dev/shm/load.stop; for i in $(seq 100); do [ -e /dev/shm/load.done ] && break; sleep 0.1; done"
+        );
         let said = self.scene.run(&format!("{wait}; cat /dev/shm/load.sent; cat /dev/shm/load.out")).await?;
         let (sent, replies) = said.split_once('\n').context("no output")?;
         let sent: u64 = sent.trim().parse().with_context(|| said.clone())?;
@@ -288,6 +294,7 @@ impl<'a> Load<'a> {
         let good = replies.iter().filter(|line| **line == "OK").count();
         let other: Vec<String> =
             replies.iter().filter(|line| **line != "OK").map(|line| (*line).to_owned()).collect();
+        anyhow::ensure!(sent > least, "only {sent} writes");
         if other.is_empty() && u64::try_from(good)? != sent {
             bail!("{good} replies to {sent} writes");
         }

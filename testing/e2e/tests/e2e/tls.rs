@@ -175,9 +175,9 @@ async fn leaf_and_authority_are_renewed_under_load_without_a_restart_or_a_failed
     }
     cluster.settled(Duration::from_secs(30)).await.unwrap();
     cluster.whole(Duration::from_secs(10)).await.unwrap();
-    let (sent, failed) = load.end().await.unwrap();
+    let (sent, failed) = load.end(200).await.unwrap();
     test_e2e::say(&format!("{sent} writes, {} failed", failed.len()));
-    assert!(sent > 200 && failed.is_empty(), "{sent} writes: {failed:?}");
+    assert!(failed.is_empty(), "{sent} writes: {failed:?}");
     assert_eq!(cluster.lives().await.unwrap(), lives, "a Pod was restarted or replaced");
     let object = cluster.object().await.unwrap();
     assert!(condition_is(&object, "CertificateExpiringSoon", "False"), "{object:#}");
@@ -219,9 +219,9 @@ async fn an_authority_replaced_at_once_is_warned_of_and_all_members_come_togethe
         warned_of_replacement(&cluster).await;
     }
     cluster.settled(Duration::from_secs(30)).await.unwrap();
-    let (sent, failed) = load.end().await.unwrap();
+    let (sent, failed) = load.end(200).await.unwrap();
     test_e2e::say(&format!("{sent} writes, {} failed", failed.len()));
-    assert!(sent > 200 && failed.is_empty(), "{sent} writes: {failed:?}");
+    assert!(failed.is_empty(), "{sent} writes: {failed:?}");
     assert_eq!(cluster.lives().await.unwrap(), lives, "a Pod was restarted or replaced");
     // Links that are made anew are made under the third: each member is greeted by one that never knew another.
     let pods = cluster.list(Kind::POD).await.unwrap();
