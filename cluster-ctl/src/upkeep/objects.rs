@@ -130,7 +130,10 @@ async fn ensure<K: Kube>(
             return Ok(foreign(meta, "an object"));
         }
         if differs {
-            kube.apply_object(&wanted()?).await?;
+            let wanted = wanted()?;
+            if may_hold(kube, world, &wanted).await? {
+                kube.apply_object(&wanted).await?;
+            }
         }
         return Ok(Ownership::Ours);
     }
@@ -140,10 +143,28 @@ async fn ensure<K: Kube>(
         let (meta, kind) = live.meta();
         return Ok(if build::owned_by(meta, uid(world)) { Ownership::Ours } else { foreign(meta, kind) });
     }
+    if !may_hold(kube, world, &wanted).await? {
+        return Ok(Ownership::Missing);
+    }
     match kube.create_object(&wanted).await {
         // Not `Ours` yet: a node is made only after the object was seen.
         Ok(()) | Err(KubeError::Exists { .. }) => Ok(Ownership::Missing),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the object may be written. One that holds itself by a finalizer may only while the cluster is not to go: another
+/// process may have released it and then the cluster, of which this one's cache knows nothing yet, and nobody would ever
+/// take the finalizer off again.
+async fn may_hold<K: Kube>(kube: &K, world: &World, object: &ClusterObject) -> Result<bool, KubeError> {
+    if object.meta().0.finalizers.is_none() {
+        return Ok(true);
+    }
+    // The cluster has its finalizer already: this changes nothing and says how it is now.
+    match kube.set_cluster_finalizer(&world.cluster, true).await {
+        Ok(now) => Ok(now.metadata.deletion_timestamp.is_none()),
+        Err(KubeError::Conflict { .. } | KubeError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

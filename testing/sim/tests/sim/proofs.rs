@@ -92,3 +92,14 @@ fn what_was_done_to_objects_that_the_watch_does_not_show_yet_is_repeated_less_an
         }
     }
 }
+
+#[test]
+fn an_operator_that_has_not_heard_of_the_deletion_does_not_hold_the_secret_that_the_other_released() {
+    // Of two, one sees for twenty seconds that the Secret is without its finalizer, and not that the cluster goes.
+    for seed in 0..8 {
+        let events = [(0, Event::Stale(0, 0, 20_000)), (100, Event::Delete("cart".to_owned()))];
+        let mut story = story(seed, (1, 0), &events);
+        story.twins = true;
+        Simulation::new(story, false).run().unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
