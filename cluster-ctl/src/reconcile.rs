@@ -176,19 +176,37 @@ impl<K: Kube, V: Valkey, H: Host> Context<K, V, H> {
         if let Some(next) = self.held_back(key, &world, &seen, &decision, rest).await {
             return Ok(End::Next(next));
         }
+        let revisions = pods::Revisions {
+            acl: publication.as_ref().map(|publication| publication.revision.as_str()),
+            tls: world.tls.as_ref().map(|material| material.revision()),
+        };
+        // Whoever reads that the cluster is ready finds its members labelled. What fails there is told after the status.
+        let kept = match decision.action {
+            None => Some(self.keep_members(&world, &seen, revisions).await),
+            Some(_) => None,
+        };
         let end = self.carry_out(key, &world, &seen, &want, access.as_ref(), &decision).await?;
         if decision.pace != Pace::Now {
-            nodes::show(&self.kube, &world, &seen, self.fan_out()).await?;
-            let revisions = pods::Revisions {
-                acl: publication.as_ref().map(|publication| publication.revision.as_str()),
-                tls: world.tls.as_ref().map(|material| material.revision()),
-            };
-            pods::keep(&self.kube, &world, &seen, revisions, self.fan_out()).await?;
+            match kept {
+                Some(kept) => kept?,
+                None => self.keep_members(&world, &seen, revisions).await?,
+            }
             if let (Some(access), Some(passwords)) = (&access, &passwords) {
                 self.rotate(key, &world, &seen, access, passwords, &rotation).await?;
             }
         }
         Ok(end)
+    }
+
+    /// Status of the nodes; gates, labels and annotations of the Pods.
+    async fn keep_members(
+        &self,
+        world: &World,
+        seen: &Observed,
+        revisions: pods::Revisions<'_>,
+    ) -> Result<(), KubeError> {
+        nodes::show(&self.kube, world, seen, self.fan_out()).await?;
+        pods::keep(&self.kube, world, seen, revisions, self.fan_out()).await.map(drop)
     }
 
     /// Adds to what was seen what this process remembers: pacing only.
