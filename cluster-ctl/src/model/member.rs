@@ -183,6 +183,13 @@ impl Member {
         self.recorded_id.is_some_and(|id| self.report().is_some_and(|report| report.id != id))
     }
 
+    /// Another may take over what it owned: it is proved dead, or its server was started anew in the very Pod and has
+    /// forgotten who it was. One that leaves is reset on purpose once it owns nothing, and a view that was away may still
+    /// show slots of it.
+    pub fn may_be_succeeded(&self) -> bool {
+        self.verified_dead() || (self.was_reset() && self.spec.lifecycle != Lifecycle::Leaving)
+    }
+
     /// It leaves, owns no slot by its own account, and is a primary with keys: the engine refuses to reset such a one (8.1,
     /// 9.1).
     pub fn leaves_with_keys(&self) -> bool {

@@ -229,7 +229,7 @@ fn promotion_refused(seen: &Observed, id: NodeId) -> Option<String> {
 /// never will from either. By the epoch, which rises with each claim.
 fn is_outlived(seen: &Observed, owner: NodeId, id: NodeId) -> bool {
     let claim = |of: NodeId| (seen.lines_of(of).map(|line| line.epoch).max(), of);
-    seen.member_by_id(owner).is_some_and(Member::verified_dead) && claim(owner) < claim(id)
+    seen.member_by_id(owner).is_some_and(Member::may_be_succeeded) && claim(owner) < claim(id)
 }
 
 /// Whether an election can succeed in the candidate's own view: a majority of the slot-holding primaries, the dead
@@ -244,10 +244,10 @@ fn can_vote(seen: &Picture<'_>, candidate: &NodeReport, dead: NodeId) -> bool {
     seen.voters(candidate).suffice_without(dead, candidate, seen.dead_ids())
 }
 
-/// IDs of the members that are proved dead.
+/// IDs of the members under which nobody will ever vote again.
 pub(super) fn dead_ids(seen: &Observed) -> BTreeSet<NodeId> {
-    let dead = seen.members.values().filter(|member| member.verified_dead()).filter_map(Member::id);
-    dead.filter(|id| seen.member_by_id(*id).is_some_and(Member::verified_dead)).collect()
+    let dead = seen.members.values().filter(|member| member.may_be_succeeded()).filter_map(Member::id);
+    dead.filter(|id| seen.member_by_id(*id).is_some_and(Member::may_be_succeeded)).collect()
 }
 
 /// The slot-holding primaries of a view.

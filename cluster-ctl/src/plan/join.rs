@@ -207,7 +207,7 @@ fn known_to_majority(seen: &Picture<'_>, id: NodeId) -> bool {
 pub(super) fn electorate(seen: &Observed) -> usize {
     let owners = seen.owners().keys().copied();
     let living: BTreeSet<NodeId> =
-        owners.filter(|id| seen.member_by_id(*id).is_none_or(|member| !member.verified_dead())).collect();
+        owners.filter(|id| seen.member_by_id(*id).is_none_or(|member| !member.may_be_succeeded())).collect();
     living.len() + unheard_shards(seen, &living)
 }
 

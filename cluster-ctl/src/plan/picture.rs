@@ -55,9 +55,9 @@ impl<'a> Picture<'a> {
         &self.sorted().gone
     }
 
-    /// Members proved dead.
+    /// Members that another may take over from.
     pub(crate) fn dead(&self) -> impl Iterator<Item = &'a Member> {
-        self.gone().iter().copied().filter(|member| member.verified_dead())
+        self.gone().iter().copied().filter(|member| member.may_be_succeeded())
     }
 
     /// Members that did not answer and are not proved dead.

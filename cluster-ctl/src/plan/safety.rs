@@ -204,7 +204,8 @@ fn check_slots<'a>(
         receivers.push((receiver, wanted));
     }
     for line in lines(seen).filter(|line| line.slots.intersects(&given)) {
-        let dead = seen.members.values().any(|member| member.id() == Some(line.id) && member.verified_dead());
+        let of_line = seen.members.values().filter(|member| member.id() == Some(line.id));
+        let dead = of_line.into_iter().any(Member::may_be_succeeded);
         let outdone = receivers
             .iter()
             .filter(|(receiver, wanted)| dead && line.id != *receiver && wanted.intersects(&line.slots));
@@ -340,8 +341,8 @@ fn check_forget(id: NodeId, seen: &Observed) -> Result<(), Violation> {
 /// successor follows it and holds data: an empty one would empty the whole shard (measured on 9.1.2).
 fn check_failover(kind: FailoverKind, on: &Target, from: NodeId, seen: &Observed) -> Result<(), Violation> {
     let member = seen.members.values().find(|member| member.id() == Some(from));
-    let silent = member.is_some_and(|member| member.report().is_none());
-    let dead = silent && member.is_some_and(Member::verified_dead);
+    let silent = !seen.reports().any(|(_, report)| report.id == from);
+    let dead = silent && member.is_some_and(Member::may_be_succeeded);
     let by_vote = kind == FailoverKind::Force && silent && failed_for_most(from, seen);
     if kind == FailoverKind::Planned {
         return Ok(());

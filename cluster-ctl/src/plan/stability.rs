@@ -170,7 +170,7 @@ pub(super) fn end_hung(seen: &Picture<'_>, want: &Desired) -> Verdict {
     if waits.is_empty() { Verdict::Pass } else { Verdict::Wait(waits) }
 }
 
-/// Members proved dead that some view shows as owning slots, with their IDs.
+/// Members that another may take over from and that some view shows as owning slots, with their IDs.
 pub(super) fn dead_owners<'a>(seen: &Picture<'a>) -> Vec<(NodeId, &'a Member)> {
     seen.dead()
         .filter_map(|member| Some((member.id()?, member)))

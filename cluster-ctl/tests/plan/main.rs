@@ -16,6 +16,7 @@ mod lost;
 mod machines;
 mod properties;
 mod repair;
+mod restarted;
 mod rolling;
 mod rotation;
 mod safety;

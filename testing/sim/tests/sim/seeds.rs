@@ -46,7 +46,7 @@ fn stories_that_once_ended_badly_end_well() {
         2458, 2481, 2529, 2622, 2887, 2962, 3225, 3278, 9144, 10068, 10095, 10213, 10320, 30302, 30985,
         51411,
     ];
-    let later: [u64; 17] = [
+    let later: [u64; 19] = [
         1_126_515_853,
         1_126_516_487,
         710_396,
@@ -64,6 +64,8 @@ fn stories_that_once_ended_badly_end_well() {
         131_113_346_428,
         930_634_557_284,
         17_596_857_623,
+        68_339_613_512,
+        168_327_837_793,
     ];
     let told = assert_all_well(seeds.into_iter().chain(later));
     assert_eq!(told, seeds.len() + later.len());
