@@ -7,7 +7,7 @@ use shared::valkey::info::Role;
 
 use super::outdated::is_outdated;
 use super::picture::Picture;
-use super::shards::{self, Shard};
+use super::shards::{Shard, is_itself};
 use super::view::Crowd;
 use super::{Verdict, retire, stability, start, view};
 use crate::action::{Action, Decision, Wait};
@@ -78,11 +78,16 @@ impl Replacement<'_, '_> {
     fn step(&self) -> Verdict {
         let (keep, all) = (self.seen.kept(), self.seen.shards());
         let mut kept_shards = all.values().filter(|shard| keep.contains(&shard.index));
-        let Some(shard) = kept_shards.find(|shard| shard.members().any(|(member, _)| (self.goes)(member)))
-        else {
+        let is_due = |shard: &&Shard<'_>| {
+            shard.members().any(|(member, _)| (self.goes)(member)) || self.between_roles(shard).is_some()
+        };
+        let Some(shard) = kept_shards.find(is_due) else {
             return Verdict::Pass;
         };
         let wait = |what: &str| Verdict::wait(self.reason, format!("shard {} {what}", shard.index));
+        if let Some(member) = self.between_roles(shard) {
+            return wait(&format!("waits until {} has become its replica", member.name));
+        }
         if shard.open_jobs().next().is_some() {
             return wait("waits for its slot migrations");
         }
@@ -109,6 +114,18 @@ impl Replacement<'_, '_> {
             Some(_) | None => {}
         }
         self.hand_over(shard, wait)
+    }
+
+    /// A member to go that answers and is neither the shard's primary nor its replica: in the moment of a hand-over what it
+    /// says of its role and what it says of the cluster may be from before and after. The shard is not done without it.
+    fn between_roles(&self, shard: &Shard<'_>) -> Option<&Member> {
+        let idle = second_primary(self.seen, shard).map(|member| &member.name);
+        let itself = self.seen.reports_of(shard.index).filter(|(member, report)| is_itself(member, report));
+        let answering = itself.map(|(member, _)| member);
+        let mut going = answering.filter(|member| {
+            member.spec.lifecycle == Lifecycle::Active && (self.goes)(member) && Some(&member.name) != idle
+        });
+        going.find(|member| shard.members().all(|(other, _)| other.name != member.name))
     }
 
     /// Replicas that must serve before anybody goes: one above the target where one of them goes itself or takes over.
@@ -177,7 +194,8 @@ fn second_primary<'a>(seen: &Picture<'a>, shard: &Shard<'_>) -> Option<&'a Membe
         member.name != shard.primary.0.name
             && member.spec.lifecycle == Lifecycle::Active
             && report.info.role == Role::Primary
-            && shards::is_itself(member, report)
+            && report.myself().is_some_and(|line| line.primary.is_none())
+            && is_itself(member, report)
             && seen.slots_of(report.id).is_empty()
             && seen.followers(report.id).next().is_none()
     });

@@ -1,10 +1,12 @@
 //! Rolling of a formed cluster.
 
 use cluster_ctl::action::Action;
-use cluster_ctl::model::Millis;
+use cluster_ctl::model::{Answer, Millis};
+use cluster_ctl::plan::plan;
 use cluster_ctl::words::Reason;
 use shared::api::{JoinType, Lifecycle};
 use shared::valkey::commands::FailoverKind;
+use shared::valkey::info::Role;
 
 use crate::world::{World, id, world};
 
@@ -70,9 +72,9 @@ fn given_only_the_primary_outdated_then_it_hands_over_once_to_an_up_to_date_repl
     );
 }
 
-#[test]
-fn given_a_primary_that_handed_over_then_it_leaves_as_a_replica() {
-    let world = outdated(3, 1).with(|world| {
+/// The outdated primary of the first shard has handed over to a new member.
+fn handed_over() -> World {
+    outdated(3, 1).with(|world| {
         world.nodes.remove("c-01");
         world.everyone_forgets("c-01");
         add_successor(world, 6, 0, "c-00");
@@ -83,8 +85,30 @@ fn given_a_primary_that_handed_over_then_it_leaves_as_a_replica() {
         for name in ["c-00", "c-07"] {
             world.node(name).primary = Some("c-06".to_owned());
         }
-    });
-    assert!(matches!(world.action(), Action::MarkLeaving { node } if node.name == "c-00"));
+    })
+}
+
+#[test]
+fn given_a_primary_that_handed_over_then_it_leaves_as_a_replica() {
+    assert!(matches!(handed_over().action(), Action::MarkLeaving { node } if node.name == "c-00"));
+}
+
+#[test]
+fn given_a_look_in_the_moment_of_a_hand_over_then_the_next_shard_is_not_begun() {
+    let world = handed_over();
+    // What the old primary says of itself, and its view, are from before and after.
+    for (role, follows) in [(Role::Primary, Some(id(7))), (Role::Replica, None)] {
+        let mut members: Vec<_> = world.members().collect();
+        let old = members.iter_mut().find(|member| member.name == "c-00").unwrap();
+        let Answer::Said(report) = &mut old.answer else { panic!("silent") };
+        report.info.role = role;
+        let mut lines: Vec<_> = report.nodes.iter().cloned().collect();
+        lines.iter_mut().find(|line| line.id == id(1)).unwrap().primary = follows;
+        report.nodes = lines.into();
+        let decision = plan(&world.seen(members.into_iter()), &world.want);
+        assert_eq!((decision.action, decision.reason), (None, Reason::Rolling), "{role:?}");
+        assert!(decision.message.contains("until c-00 has become its replica"), "{}", decision.message);
+    }
 }
 
 #[test]
