@@ -128,17 +128,52 @@ fn given_a_member_that_is_not_published_then_no_slot_flows() {
 }
 
 #[test]
-fn given_a_job_under_way_then_another_giver_may_start_but_not_the_same() {
-    let open = |world: &mut World, giver: &str, source| {
-        world.node(giver).jobs =
-            vec![job(source, 7, (0, 99), MigrationState::Open("snapshotting".to_owned()))];
-    };
-    let mut world = with_empty_shard(3, 0);
-    world.node("c-00").jobs = vec![job(1, 4, (0, 1023), MigrationState::Open("snapshotting".to_owned()))];
-    assert!(matches!(world.action(), Action::MigrateSlots { source, .. } if source.node.name != "c-00"));
-    open(&mut world, "c-01", 2);
-    open(&mut world, "c-02", 3);
-    assert_eq!(world.plan().action, None, "three jobs are the most");
+fn given_a_job_under_way_then_only_another_giver_to_another_receiver_may_start() {
+    let open = |target| vec![job(1, target, (0, 1023), MigrationState::Open("snapshotting".to_owned()))];
+    let one_receiver = with_empty_shard(3, 0).with(|world| world.node("c-00").jobs = open(4));
+    let decision = one_receiver.plan();
+    assert_eq!(
+        (decision.action, decision.reason),
+        (None, Reason::Scaling),
+        "a shard receives from one at a time"
+    );
+    let Action::MigrateSlots { source, target, .. } = two_empty_shards(3).action() else { panic!("no move") };
+    assert_ne!((source.node.name.as_str(), target.node.name.as_str()), ("c-00", "c-03"));
+    assert!(
+        source.node.name != "c-00" && target.node.name != "c-03",
+        "{} to {}",
+        source.node.name,
+        target.node.name
+    );
+}
+
+/// Two shards more than there were, both empty; the first of the old gives to the first of the new already.
+fn two_empty_shards(shards: u16) -> World {
+    let world = with_empty_shard(shards, 0).with(|world| {
+        let (number, index) = (world.nodes.len(), shards + 1);
+        let name = world.add(number, index).name.clone();
+        world.start(&name, number);
+        let node = world.node(&name);
+        node.spec.lifecycle = Lifecycle::Active;
+        (node.offset, node.state_ok) = (100, true);
+        world.all_know_all();
+        world.all_published();
+        let target = u8::try_from(shards + 1).unwrap();
+        world.node("c-00").jobs =
+            vec![job(1, target, (0, 1023), MigrationState::Open("snapshotting".to_owned()))];
+    });
+    sized(world, shards + 2, 0)
+}
+
+#[test]
+fn given_three_jobs_under_way_then_no_fourth_starts() {
+    let open =
+        |source, target| vec![job(source, target, (0, 99), MigrationState::Open("snapshotting".to_owned()))];
+    let mut world = two_empty_shards(6);
+    assert!(matches!(world.action(), Action::MigrateSlots { .. }));
+    world.node("c-01").jobs = open(2, 12);
+    world.node("c-02").jobs = open(3, 13);
+    assert_eq!(world.plan().action, None);
 }
 
 #[test]
